@@ -113,11 +113,12 @@ impl HealthHost {
     }
 
     /// Waits until the program in the machine has ended, or the machine with it. At its end, systemd
-    /// stops all processes, and nsenter then stops itself.
+    /// stops all processes for a moment. If nsenter notices that, it stops itself, nobody continues
+    /// it, and the machine cannot end before nsenter has waited for its child.
     #[expect(clippy::disallowed_methods, reason = "waits for a process")]
     fn wait_for_either(&mut self, inside: &mut Child) {
         while inside.try_wait().unwrap().is_none() {
-            if self.boot.try_wait().unwrap().is_some() {
+            if self.boot.try_wait().unwrap().is_some() || is_stopped(inside) {
                 let _ = inside.kill();
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -129,6 +130,12 @@ impl HealthHost {
             self.machine.command(&self.boot, program).unwrap().args(args).output().unwrap();
         String::from_utf8(output.stdout).unwrap()
     }
+}
+
+fn is_stopped(process: &Child) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.id())).unwrap_or_default();
+    // The state follows the name of the program, which is in parentheses.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
 }
 
 fn is_booted(systemctl: &mut Command, args: &[&str]) -> bool {
