@@ -56,6 +56,13 @@ CANCELABLE, PAUSABLE = BATCHES[:4], BATCHES[4:]
 # The operation that must precede this one for it to succeed.
 PREREQUISITE = {"pause_batch": "resume", "resume_batch": "pause"}
 REFRESH = request_json(f"/v1/servers/{KEPT[0]}/refresh", {})
+# Servers with a package of each whose update is pending.
+PENDING = [
+    (server, package["name"])
+    for server in KEPT[:5]
+    for package in request_json(f"/v1/servers/{server}")["packages"]
+    if package["available_version"]
+]
 PATCHES = [patch["package_name"] for patch in request_json("/v1/patches?limit=500")["data"]]
 # Webhooks of a receiver that does not exist: nothing is sent anywhere.
 RECEIVER = "http://127.0.0.1:1/hook"
@@ -125,6 +132,7 @@ def arrange_waves(options):
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
+    operation = case.operation.definition.raw.get("operationId")
     path = case.path_parameters or {}
     server_id = path.get("server_id")
     if isinstance(server_id, str) and SERVER_ID.fullmatch(server_id):
@@ -138,7 +146,7 @@ def before_call(context, case, kwargs):
     if path.get("refresh_id") and path.get("server_id") in KEPT and next_count("refresh") % 2 == 0:
         path["server_id"], path["refresh_id"] = KEPT[0], REFRESH["id"]
     if isinstance(path.get("batch_id"), str) and "task_id" not in path:
-        path["batch_id"] = batch_for(case.operation.definition.raw.get("operationId"), path["batch_id"])
+        path["batch_id"] = batch_for(operation, path["batch_id"])
     webhook_id = path.get("webhook_id")
     if isinstance(webhook_id, str) and re.fullmatch(r"whk_[0-7][0-9a-hjkmnp-tv-z]{25}", webhook_id) and webhook_id not in CREATED_WEBHOOKS:
         removes = case.method == "DELETE"
@@ -147,6 +155,8 @@ def before_call(context, case, kwargs):
             path["delivery_id"] = DELIVERY
     if isinstance(path.get("package_name"), str) and next_count("patch") % 2 == 0:
         path["package_name"] = PATCHES[zlib.crc32(path["package_name"].encode()) % len(PATCHES)]
+    if operation == "explain_update" and next_count(operation) % 2 == 0:
+        path["server_id"], path["package_name"] = PENDING[CALLS[operation] % len(PENDING)]
     if path.get("api_key_id") == OWN_KEY_ID and case.method == "DELETE":
         # Our own key must not be revoked.
         path["api_key_id"] = OWN_KEY_ID[:-1] + ("0" if OWN_KEY_ID[-1] != "0" else "1")
@@ -167,7 +177,6 @@ def before_call(context, case, kwargs):
     if isinstance(ends, str) and TIME.fullmatch(ends) and ends < "2090":
         # The expiry must be in the future, which a schema cannot express.
         body["expires_at"] = "2099" + ends[4:].replace("02-29", "02-28")
-    operation = case.operation.definition.raw.get("operationId")
     allowed = body.get("allow_empty")
     if body and operation in ("create_schedule", "update_schedule") and (allowed is None or allowed is False):
         # Without this, targets that match no server are refused, which a schema cannot express.

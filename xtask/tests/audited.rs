@@ -26,8 +26,8 @@ const DELEGATED: &[(&str, &str, &str)] = &[
     ("service/src/auth/two_factor.rs", "renew_recovery_codes", "save"),
     ("service/src/commands/batches.rs", "create", "create_in>create_all_in"),
     ("service/src/commands/refreshes.rs", "request", "request_in"),
-    ("service/src/commands/servers.rs", "edit", "edit_in"),
-    ("service/src/commands/servers.rs", "edit_all_once", "edit_in"),
+    ("service/src/commands/servers.rs", "edit", "save_edits"),
+    ("service/src/commands/servers.rs", "edit_all_once", "save_edits"),
     ("service/src/requests/batches.rs", "create", "create_in>create_all_in"),
 ];
 

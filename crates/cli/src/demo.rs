@@ -46,7 +46,6 @@ use crate::operator::credentials;
 use crate::operator::credentials::Credentials;
 use crate::serve::shutdown_signal;
 use crate::settings;
-use crate::settings::Durability;
 
 const ORGANIZATION: &str = "Demo";
 /// The length of the simulated past.
@@ -373,7 +372,7 @@ async fn sync_counters(app: &App, org: OrgId) -> anyhow::Result<HashMap<ServerId
 async fn open(dir: &Path, clock: Clock) -> anyhow::Result<App> {
     let secrets = Secrets::create(dir)?;
     let url = settings::default_database_url(dir);
-    let (db, secrets) = settings::open_service(&url, Durability::Process, secrets).await?;
+    let (db, secrets) = settings::open_demo(&url, secrets).await?;
     // The demo creates its own advisories.
     let feeds = FeedSettings { offline: true, ..FeedSettings::default() };
     let replica = format!("{:032x}", random_u128());

@@ -283,9 +283,26 @@ pub(crate) async fn open_service(
     durability: Durability,
     secrets: Secrets,
 ) -> anyhow::Result<(Db, Secrets)> {
+    open_with_timeout(url, durability, secrets, None).await
+}
+
+/// Opens the database for the service of a demo. It writes its history in large transactions, and a
+/// loaded machine may be slower than a service can wait.
+pub(crate) async fn open_demo(url: &str, secrets: Secrets) -> anyhow::Result<(Db, Secrets)> {
+    open_with_timeout(url, Durability::Process, secrets, Some(COMMAND_TIMEOUT)).await
+}
+
+async fn open_with_timeout(
+    url: &str,
+    durability: Durability,
+    secrets: Secrets,
+    timeout: Option<Duration>,
+) -> anyhow::Result<(Db, Secrets)> {
     let now = service::clock::Clock::system().now();
-    let open =
-        async |secrets: &Secrets| Db::open(&database_options(url, durability, secrets)).await;
+    let open = async |secrets: &Secrets| {
+        let options = database_options(url, durability, secrets);
+        Db::open(&Options { timeout: timeout.unwrap_or(options.timeout), ..options }).await
+    };
     root_keys::open_database(secrets, now, open).await.map_err(open_error)
 }
 
