@@ -784,7 +784,8 @@ impl<'a> Simulation<'a> {
         if rollout.has_available() {
             return None;
         }
-        last_start.map(|at| (at.duration_since(closed_at).as_secs() + 59).div_euclid(60).max(1))
+        // At the end of the window nothing starts any more, so it has to end after the last start.
+        last_start.map(|at| at.duration_since(closed_at).as_secs().div_euclid(60) + 1)
     }
 
     fn end_run(&mut self, run: usize) {

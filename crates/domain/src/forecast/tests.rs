@@ -155,10 +155,12 @@ fn short_window_says_how_many_servers_are_left_and_by_how_much() {
     let left = forecast.runs[0].left.unwrap();
     assert_eq!((left.no_turn, left.offline, left.at), (1, 1, at("2026-11-16T03:35Z")));
     // The fifth server starts at 03:40.
-    assert_eq!(left.minutes_short, Some(5));
+    assert_eq!(left.minutes_short, Some(6));
     assert_eq!(gaps(&forecast)[4..], [Some(GapReason::WindowCloses), Some(GapReason::Offline)]);
     assert_eq!(forecast.short_windows().count(), 1);
 
+    fleet.schedules[0].pace.window_minutes = Some(35 + 5);
+    assert_eq!(super::forecast(&fleet, now(), 1).short_windows().count(), 1, "not a minute less");
     fleet.schedules[0].pace.window_minutes = Some(35 + 6);
     let enough = super::forecast(&fleet, now(), 1);
     assert_eq!(enough.short_windows().count(), 0, "the extension is enough");
