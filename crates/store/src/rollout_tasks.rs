@@ -181,7 +181,9 @@ pub async fn successes(
         let mut text = Text::new("select ");
         text.add(ServerTask::COLUMNS).add(" from rollout_tasks where rollout_id in ");
         text.list(rollouts.iter().map(put));
-        text.add(" and state in ('succeeded', 'no_change') order by rollout_id desc, position limit ");
+        text.add(
+            " and state in ('succeeded', 'no_change') order by rollout_id desc, position limit ",
+        );
         text.bind(i64::from(limit));
         text.build_as().fetch_all(c).await
     })?)

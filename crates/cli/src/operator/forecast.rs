@@ -41,10 +41,8 @@ impl ForecastArgs {
             freezes: read_all(&self.freeze_file)?,
         };
         let is_empty = changes.schedules.is_none() && changes.freezes.is_none();
-        let request = ForecastRequest {
-            days: Some(self.days),
-            changes: (!is_empty).then_some(changes),
-        };
+        let request =
+            ForecastRequest { days: Some(self.days), changes: (!is_empty).then_some(changes) };
         let body = session.api.post(&["forecast"], Some(&request)).await?;
         session.show(&body, |screen| Ok(format_forecast(&body.read()?, screen)))
     }
@@ -64,8 +62,11 @@ fn read_all<T: DeserializeOwned>(files: &[PathBuf]) -> anyhow::Result<Option<Vec
     files.iter().map(|file| read(file)).collect::<anyhow::Result<Vec<T>>>().map(Some)
 }
 
-const GAPS: [Column; 3] =
-    [full_column("SERVERS").align_right(), truncated_column("REASON"), truncated_column("EXAMPLES")];
+const GAPS: [Column; 3] = [
+    full_column("SERVERS").align_right(),
+    truncated_column("REASON"),
+    truncated_column("EXAMPLES"),
+];
 const WINDOWS: [Column; 5] = [
     truncated_column("RUN"),
     full_column("AT"),

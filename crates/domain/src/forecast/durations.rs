@@ -102,7 +102,8 @@ impl Durations {
     pub(super) fn basis(&self, servers: &[Server]) -> DurationBasis {
         let mut basis = DurationBasis::default();
         for server in servers {
-            let measured = |found: Option<&Measured>| found.is_some_and(|one| one.install.is_some());
+            let measured =
+                |found: Option<&Measured>| found.is_some_and(|one| one.install.is_some());
             let system = server.facts.os.as_ref().map(system_key);
             let counter = if measured(self.servers.get(&server.facts.id)) {
                 &mut basis.own
@@ -146,7 +147,12 @@ mod tests {
 
     fn sample(n: u128, os: &str, changed: bool, minutes: i64) -> Sample {
         let os = Os::new(os, "12", "").unwrap();
-        Sample { server: id(n), os: Some(os), changed, duration: SignedDuration::from_mins(minutes) }
+        Sample {
+            server: id(n),
+            os: Some(os),
+            changed,
+            duration: SignedDuration::from_mins(minutes),
+        }
     }
 
     #[test]

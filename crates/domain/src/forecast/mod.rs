@@ -274,7 +274,9 @@ impl PatchOutlook {
     /// The first run that installs something.
     pub fn first(&self) -> Option<Install> {
         match self {
-            PatchOutlook::Patched { first, .. } | PatchOutlook::Partly { first, .. } => Some(*first),
+            PatchOutlook::Patched { first, .. } | PatchOutlook::Partly { first, .. } => {
+                Some(*first)
+            }
             PatchOutlook::UpToDate | PatchOutlook::NotScanned | PatchOutlook::NotPatched(_) => None,
         }
     }
@@ -306,9 +308,8 @@ impl Forecast {
 /// Forecasts `days` days from `now`, at least one and at most [`DAYS_MAX`].
 pub fn forecast(fleet: &Fleet, now: Timestamp, days: u32) -> Forecast {
     let days = days.clamp(1, DAYS_MAX);
-    let until = now
-        .checked_add(SignedDuration::from_hours(24 * i64::from(days)))
-        .unwrap_or(Timestamp::MAX);
+    let until =
+        now.checked_add(SignedDuration::from_hours(24 * i64::from(days))).unwrap_or(Timestamp::MAX);
     simulation::run(fleet, now, until)
 }
 

@@ -114,7 +114,8 @@ impl Presence {
 
     /// Whether it is online in an hour after the current one.
     pub(super) fn is_online_at(&self, at: Timestamp) -> bool {
-        self.state != State::Gone && self.pattern.as_ref().is_none_or(|pattern| pattern.is_online(at))
+        self.state != State::Gone
+            && self.pattern.as_ref().is_none_or(|pattern| pattern.is_online(at))
     }
 
     /// Whether its expected state differs between the hour before `hour` and `hour`.
@@ -158,7 +159,8 @@ mod tests {
             changes.push((midnight + SignedDuration::from_mins(24 * 60 + 6 * 60 + 10), true));
         }
         let pattern = WeekPattern::measure(&changes, from, now).unwrap();
-        for (time, online) in [("19:30", true), ("20:30", false), ("05:30", false), ("06:30", true)] {
+        for (time, online) in [("19:30", true), ("20:30", false), ("05:30", false), ("06:30", true)]
+        {
             assert_eq!(pattern.is_online(at(&format!("2026-11-03T{time}Z"))), online, "{time}");
         }
         let once = [(at("2026-10-07T02:00Z"), false), (at("2026-10-07T09:00Z"), true)];
@@ -172,7 +174,9 @@ mod tests {
     fn server_offline_for_a_week_is_not_expected_back() {
         let now = at("2026-10-08T00:00Z");
         let briefly = Presence::new(true, at("2026-10-01T00:01Z"), now, None);
-        assert!(briefly.is_expected_back() && briefly.is_online_at(now) && !briefly.is_online_now());
+        assert!(
+            briefly.is_expected_back() && briefly.is_online_at(now) && !briefly.is_online_now()
+        );
         let gone = Presence::new(true, at("2026-10-01T00:00Z"), now, None);
         assert!(gone.is_gone() && !gone.is_online_at(now) && !gone.has_pattern());
         assert!(Presence::always().is_online_now() && Presence::always().is_online_at(now));

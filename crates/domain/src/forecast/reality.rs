@@ -125,10 +125,7 @@ fn random_pace(rng: &mut Rng) -> Pace {
 fn world(seed: u64) -> World {
     let mut rng = Rng::new(seed);
     let mut fleet = Fleet {
-        kinds: vec![
-            Kind { pending: 3, installable: UpdateSet::first(3) },
-            Kind::default(),
-        ],
+        kinds: vec![Kind { pending: 3, installable: UpdateSet::first(3) }, Kind::default()],
         ..Fleet::default()
     };
     let (mut servers, mut samples) = (Vec::new(), Vec::new());
@@ -167,9 +164,11 @@ fn world(seed: u64) -> World {
     }
     fleet.durations = Durations::measure(&samples);
     for _ in 0..rng.between(1, 4) {
-        let cron = rng.pick(&["0 2 * * *", "30 22 * * *", "0 12 * * 3", "0 */8 * * *", "15 4 * * 6"]);
+        let cron =
+            rng.pick(&["0 2 * * *", "30 22 * * *", "0 12 * * 3", "0 */8 * * *", "15 4 * * 6"]);
         let cron = Cron::parse(cron).unwrap();
-        let timezone: Zone = rng.pick(&["UTC", "Europe/Berlin", "America/New_York"]).parse().unwrap();
+        let timezone: Zone =
+            rng.pick(&["UTC", "Europe/Berlin", "America/New_York"]).parse().unwrap();
         let everything = BTreeMap::from([(0, UpdateSet::first(3))]);
         fleet.schedules.push(Schedule {
             enabled: !rng.percent(10),
@@ -472,10 +471,8 @@ fn forecast_agrees_with_reality_within_one_run() {
                 continue;
             }
             let predicted = forecast.servers[server].patch.patched_at();
-            let (expected, real) = (
-                runs_until(&world, server, predicted),
-                runs_until(&world, server, actual[server]),
-            );
+            let (expected, real) =
+                (runs_until(&world, server, predicted), runs_until(&world, server, actual[server]));
             compared += 1;
             patched += usize::from(actual[server].is_some());
             exact += usize::from(expected == real);

@@ -326,10 +326,10 @@ impl<'a> Simulation<'a> {
                 self.update_conditions(server, None);
             }
         }
-        let next = (1..=HOURS).find(|ahead| !self.changing_hours[(hour + ahead) % HOURS].is_empty());
-        let next = next.and_then(|ahead| {
-            self.now.checked_add(SignedDuration::from_hours(ahead as i64)).ok()
-        });
+        let next =
+            (1..=HOURS).find(|ahead| !self.changing_hours[(hour + ahead) % HOURS].is_empty());
+        let next = next
+            .and_then(|ahead| self.now.checked_add(SignedDuration::from_hours(ahead as i64)).ok());
         if let Some(at) = next {
             self.push(at, Event::Hour);
         }

@@ -102,9 +102,8 @@ fn every_gap_has_its_reason() {
     for (n, server) in fleet.servers.iter_mut().enumerate() {
         server.facts.tags = BTreeSet::from([format!("s{n}").parse().unwrap()]);
     }
-    let one = |n: usize, cron: &str| {
-        schedule(cron, &format!(r#"{{"tags": ["s{n}"]}}"#), window(60, 10))
-    };
+    let one =
+        |n: usize, cron: &str| schedule(cron, &format!(r#"{{"tags": ["s{n}"]}}"#), window(60, 10));
     fleet.servers[0].quarantined = true;
     fleet.servers[4].refuses_changes = true;
     fleet.servers[7].presence =
@@ -183,10 +182,11 @@ fn runs_are_skipped_by_freezes_and_by_overlap() {
     let mut fleet = fleet(4);
     // Four servers of ten minutes each take 40 minutes; it runs every half hour.
     fleet.schedules = vec![
-        schedule("*/30 3 * * *", r#"{"tags": ["web"]}"#, Pace {
-            stagger_minutes: 35,
-            ..Pace::default()
-        }),
+        schedule(
+            "*/30 3 * * *",
+            r#"{"tags": ["web"]}"#,
+            Pace { stagger_minutes: 35, ..Pace::default() },
+        ),
         schedule("0 3 * * *", r#"{"tags": ["db"]}"#, window(60, 1)),
     ];
     fleet.freezes = vec![Freeze {
@@ -335,8 +335,7 @@ fn open_batches_continue_and_block_their_servers() {
     let mut fleet = fleet(3);
     let start = now() - SignedDuration::from_mins(4);
     let pace = Pace { max_parallel: Some(1), ..Pace::default() };
-    let mut rollout =
-        Rollout::new(BatchId::new(start, 7), pace, start, (0..2).map(id), start);
+    let mut rollout = Rollout::new(BatchId::new(start, 7), pace, start, (0..2).map(id), start);
     rollout.apply_change(crate::rollout::Change::Start, start).unwrap();
     rollout.apply_event(id(0), TaskEvent::Offered { wave: 1 }, start).unwrap();
     fleet.batches = vec![Batch { schedule: Some(0), order: order(), rollout: rollout.clone() }];
@@ -381,12 +380,8 @@ fn canary_starts_with_servers_that_install_something() {
 #[test]
 fn long_tasks_do_not_time_out() {
     let mut fleet = fleet(1);
-    let sample = Sample {
-        server: id(0),
-        os: None,
-        changed: true,
-        duration: SignedDuration::from_mins(275),
-    };
+    let sample =
+        Sample { server: id(0), os: None, changed: true, duration: SignedDuration::from_mins(275) };
     fleet.durations = Durations::measure(&[sample.clone(), sample.clone(), sample]);
     fleet.schedules = vec![schedule("0 3 * * *", r#"{"all": true}"#, window(60, 1))];
     let forecast = forecast(&fleet, now(), 1);
@@ -406,7 +401,10 @@ fn comparison_shows_the_effect_of_a_new_schedule_and_a_new_freeze() {
     assert!(differences.later.is_empty() && differences.uncovered.is_empty());
     assert_eq!(differences.days.len(), 2);
     let back = compare(&after, &before);
-    assert_eq!((back.uncovered, back.not_patched, back.later), (vec![2, 3], vec![2, 3], vec![0, 1]));
+    assert_eq!(
+        (back.uncovered, back.not_patched, back.later),
+        (vec![2, 3], vec![2, 3], vec![0, 1])
+    );
     assert_eq!(compare(&after, &after), Differences::default());
 }
 

@@ -127,9 +127,10 @@ fn add_changes(facts: &mut Facts, changes: Changes, now: Timestamp) {
         });
     }
     let freezes = changes.freezes.into_iter();
-    facts.fleet.freezes.extend(
-        freezes.map(|new| Freeze { targets: new.rule.targets, timing: new.rule.timing }),
-    );
+    facts
+        .fleet
+        .freezes
+        .extend(freezes.map(|new| Freeze { targets: new.rule.targets, timing: new.rule.timing }));
 }
 
 async fn read_facts(app: &App, org: OrgId, now: Timestamp) -> Result<Facts> {
@@ -186,7 +187,8 @@ async fn read_facts(app: &App, org: OrgId, now: Timestamp) -> Result<Facts> {
     fleet.kinds = sources.iter().map(kind).collect();
     // Schedules and batches often have equal orders.
     let mut orders: Vec<(OrderOptions, Order)> = Vec::new();
-    let mut order_of = |options: &OrderOptions| match orders.iter().find(|(one, _)| one == options) {
+    let mut order_of = |options: &OrderOptions| match orders.iter().find(|(one, _)| one == options)
+    {
         Some((_, order)) => order.clone(),
         None => {
             let new = order(options, &sources);
@@ -252,7 +254,8 @@ fn installed_by(options: &OrderOptions, source: &KindSource) -> UpdateSet {
     let selected = select_updates(&options, &source.server, &source.pending).updates;
     let chosen: std::collections::BTreeSet<(&str, &str)> =
         selected.iter().map(|update| (update.name.as_str(), update.arch.as_str())).collect();
-    let is_chosen = |update: &Pending| chosen.contains(&(update.name.as_str(), update.arch.as_str()));
+    let is_chosen =
+        |update: &Pending| chosen.contains(&(update.name.as_str(), update.arch.as_str()));
     (0..).zip(&source.pending).filter(|(_, update)| is_chosen(update)).map(|(n, _)| n).collect()
 }
 

@@ -50,27 +50,56 @@ async fn forecast_shows_gaps_short_windows_and_reboots(service: &Service) {
     assert_eq!(seen["until"], "2026-11-16T04:00:00Z");
     let today = &seen["today"];
     assert_eq!(today["servers"]["patched"], 2);
-    assert_eq!((&today["servers"]["total"], &today["servers"]["uncovered"]), (&json!(4), &json!(2)));
+    assert_eq!(
+        (&today["servers"]["total"], &today["servers"]["uncovered"]),
+        (&json!(4), &json!(2))
+    );
     let gaps = today["gaps"].as_array().unwrap();
     assert_eq!(gaps.len(), 2);
-    assert_eq!((&gaps[0]["reason"], hostnames(&gaps[0]["servers"])), (&json!("no_schedule"), vec!["db-1".to_owned()]));
-    assert_eq!((&gaps[1]["reason"], hostnames(&gaps[1]["servers"])), (&json!("window_closes"), vec!["web-3".to_owned()]));
+    assert_eq!(
+        (&gaps[0]["reason"], hostnames(&gaps[0]["servers"])),
+        (&json!("no_schedule"), vec!["db-1".to_owned()])
+    );
+    assert_eq!(
+        (&gaps[1]["reason"], hostnames(&gaps[1]["servers"])),
+        (&json!("window_closes"), vec!["web-3".to_owned()])
+    );
     let window = &today["short_windows"][0];
     assert_eq!((&window["no_turn"], &window["minutes_short"]), (&json!(1), &json!(6)));
     assert_eq!(window["run"]["schedule_id"], schedule["id"]);
     assert_eq!(window["run"]["at"], "2026-11-15T05:00:00Z");
     assert_eq!(today["short_windows_total"], 1);
     let day = &today["days"][0];
-    assert_eq!((&day["date"], &day["runs"], &day["patched"]), (&json!("2026-11-15"), &json!(1), &json!(2)));
+    assert_eq!(
+        (&day["date"], &day["runs"], &day["patched"]),
+        (&json!("2026-11-15"), &json!(1), &json!(2))
+    );
     assert_eq!((&day["reboots"], &day["possible_reboots"]), (&json!(1), &json!(1)));
     assert_eq!(today["days"].as_array().unwrap().len(), 2, "both days are listed");
-    let outlook: Vec<_> = today["patches"].as_array().unwrap().iter()
-        .map(|patch| (patch["server"]["hostname"].as_str().unwrap(), patch["outlook"].as_str().unwrap()))
+    let outlook: Vec<_> = today["patches"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|patch| {
+            (patch["server"]["hostname"].as_str().unwrap(), patch["outlook"].as_str().unwrap())
+        })
         .collect();
-    assert_eq!(outlook, [("db-1", "not_patched"), ("web-3", "not_patched"), ("web-2", "patched"), ("web-1", "patched")]);
+    assert_eq!(
+        outlook,
+        [
+            ("db-1", "not_patched"),
+            ("web-3", "not_patched"),
+            ("web-2", "patched"),
+            ("web-1", "patched")
+        ]
+    );
     assert_eq!(today["patches"][3]["last_at"], "2026-11-15T05:10:00Z");
     let assumptions = today["assumptions"].to_string();
-    assert!(assumptions.contains("Only updates that are pending now") && assumptions.contains("No durations are measured"), "{assumptions}");
+    assert!(
+        assumptions.contains("Only updates that are pending now")
+            && assumptions.contains("No durations are measured"),
+        "{assumptions}"
+    );
 
     // A second night reaches the third server.
     let two = forecast(service, json!({"days": 2})).await;
@@ -90,15 +119,25 @@ async fn changes_are_compared_and_not_stored(service: &Service) {
     assert_eq!(differences["later"]["total"], 0);
     assert_eq!(seen["with_changes"]["servers"]["uncovered"], 0);
     assert_eq!(seen["today"]["servers"]["uncovered"], 2);
-    let patch = seen["with_changes"]["patches"].as_array().unwrap().iter()
-        .find(|patch| patch["server"]["hostname"] == "db-1").unwrap();
-    assert_eq!((&patch["run"]["name"], &patch["run"]["schedule_id"]), (&json!("All"), &Value::Null));
+    let patch = seen["with_changes"]["patches"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|patch| patch["server"]["hostname"] == "db-1")
+        .unwrap();
+    assert_eq!(
+        (&patch["run"]["name"], &patch["run"]["schedule_id"]),
+        (&json!("All"), &Value::Null)
+    );
 
     let freeze = json!({"name": "Stop", "reason": "Sale", "targets": {"all": true}, "ends_at": "2026-12-01T00:00:00Z"});
     let frozen = forecast(service, json!({"days": 3, "changes": {"freezes": [freeze]}})).await;
     assert_eq!(frozen["differences"]["uncovered"]["total"], 3);
     let skipped = &frozen["with_changes"]["skipped"][0];
-    assert_eq!((&skipped["reason"], &frozen["with_changes"]["skipped_total"]), (&json!("freeze"), &json!(3)));
+    assert_eq!(
+        (&skipped["reason"], &frozen["with_changes"]["skipped_total"]),
+        (&json!("freeze"), &json!(3))
+    );
     assert_eq!(service.get("/v1/schedules").await.is(200).json()["meta"]["total"], 1);
     assert_eq!(service.get("/v1/freezes").await.is(200).json()["meta"]["total"], 0);
 }
@@ -114,12 +153,25 @@ async fn host_blocks_and_limits_are_gaps(service: &Service) {
     let all = json!({"name": "All", "cron": "0 5 * * *", "targets": {"all": true}});
     create(service, "/v1/schedules", all).await;
     let seen = forecast(service, json!({"days": 1})).await["today"].clone();
-    let gaps: Vec<_> = seen["gaps"].as_array().unwrap().iter()
+    let gaps: Vec<_> = seen["gaps"]
+        .as_array()
+        .unwrap()
+        .iter()
         .map(|gap| (gap["reason"].as_str().unwrap(), hostnames(&gap["servers"])))
         .collect();
-    assert_eq!(gaps, [("quarantined", vec!["quarantined".to_owned()]), ("host_limits", vec!["limited".to_owned()])]);
-    let held = seen["patches"].as_array().unwrap().iter()
-        .find(|patch| patch["server"]["hostname"] == "held").unwrap();
+    assert_eq!(
+        gaps,
+        [
+            ("quarantined", vec!["quarantined".to_owned()]),
+            ("host_limits", vec!["limited".to_owned()])
+        ]
+    );
+    let held = seen["patches"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|patch| patch["server"]["hostname"] == "held")
+        .unwrap();
     assert_eq!(held["reason"], "The host blocks every pending update.");
 }
 
@@ -128,12 +180,20 @@ async fn invalid_forecast_is_rejected_with_every_error(service: &Service) {
         "schedules": [{"name": "", "cron": "never", "targets": {"all": true}}],
         "freezes": [{"name": "A", "reason": "B", "targets": {}}]}});
     let problem = service.post("/v1/forecast", body).await.is_problem(422, "invalid_body").json();
-    let mut pointers: Vec<_> = problem["errors"].as_array().unwrap().iter()
+    let mut pointers: Vec<_> = problem["errors"]
+        .as_array()
+        .unwrap()
+        .iter()
         .map(|error| error["pointer"].as_str().unwrap().to_owned())
         .collect();
     pointers.sort();
-    let expected = ["/changes/freezes/0", "/changes/freezes/0/targets", "/changes/schedules/0/cron",
-        "/changes/schedules/0/name", "/days"];
+    let expected = [
+        "/changes/freezes/0",
+        "/changes/freezes/0/targets",
+        "/changes/schedules/0/cron",
+        "/changes/schedules/0/name",
+        "/days",
+    ];
     assert_eq!(pointers, expected);
     for days in [0, -1] {
         service.post("/v1/forecast", json!({"days": days})).await.is_problem(422, "invalid_body");

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use domain::forecast::{
-    Day, GapReason, Install, NotPatched, Origin, PatchOutlook, Run, RunResult,
-};
+use domain::forecast::{Day, GapReason, Install, NotPatched, Origin, PatchOutlook, Run, RunResult};
 use jiff::civil::Date;
 use wire::v1::{
     ForecastApproval, ForecastDay, ForecastDayDifference, ForecastDifferences, ForecastGap,
@@ -48,7 +46,10 @@ fn plan(names: &Names, fleet: &Fleet, forecast: &Forecast) -> ForecastPlan {
         ended_early_at: forecast.ended_early,
         servers: counts(forecast),
         gaps: gaps(names, forecast),
-        short_windows: short().take(LISTED_MAX).filter_map(|run| short_window(names, run)).collect(),
+        short_windows: short()
+            .take(LISTED_MAX)
+            .filter_map(|run| short_window(names, run))
+            .collect(),
         short_windows_total: short().count() as u64,
         approvals: approvals
             .take(LISTED_MAX)
