@@ -193,6 +193,11 @@ def before_call(context, case, kwargs):
     arrange_waves(body)
     if isinstance(body.get("options"), dict):
         arrange_waves(body["options"])
+    changes = body.get("changes") if operation == "create_forecast" else None
+    schedules = changes.get("schedules") if isinstance(changes, dict) else None
+    for schedule in schedules if isinstance(schedules, list) else []:
+        if isinstance(schedule, dict) and isinstance(schedule.get("options"), dict):
+            arrange_waves(schedule["options"])
     ids = body.get("server_ids")
     if isinstance(ids, list) and ids and all(isinstance(id, str) and SERVER_ID.fullmatch(id) for id in ids):
         # A request with an unknown server id is refused, which a schema cannot express.

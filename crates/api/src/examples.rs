@@ -200,6 +200,19 @@ fn example_for_field(context: FieldContext<'_>) -> Option<Value> {
         ("ApiKey" | "EnrollmentToken" | "Suppression", "expires_at") => {
             json!("2027-11-15T04:00:00Z")
         }
+        ("ForecastDay", "date") => json!("2026-11-16"),
+        ("ForecastDay", "runs" | "skipped") => json!(1),
+        ("ForecastDay", "reboots" | "possible_reboots" | "patched") => json!(12),
+        ("ForecastPlan", "assumptions") => json!(["Nobody approves a wave."]),
+        ("ForecastPlan", "ended_early_at") => Value::Null,
+        ("ForecastGap", "reason") => json!("no_schedule"),
+        ("ForecastGap", "detail") => json!("No schedule selects the server."),
+        ("ForecastShortWindow", "minutes_short") => json!(25),
+        ("ForecastPatch", "reason") => Value::Null,
+        ("ForecastPatch", "outlook") => json!("patched"),
+        ("ForecastPatch", "left") => json!(0),
+        ("ForecastRun", "name") => json!("Nightly"),
+        ("ForecastRun", "batch_id") => Value::Null,
         ("Freeze" | "FreezeRequest", "name") => json!("Business hours"),
         ("Freeze" | "FreezeRequest", "reason") => json!("Customers work until 18:00"),
         ("Freeze" | "FreezeRequest", "cron") => json!("0 8 * * MON-FRI"),

@@ -15,6 +15,7 @@ mod enrollment_tokens;
 mod events;
 mod examples;
 mod feeds;
+mod forecast;
 mod freezes;
 mod health;
 mod limit;
@@ -99,6 +100,7 @@ pub fn routes() -> Routes {
         .merge(suppressions::routes())
         .merge(batches::routes())
         .merge(preview::routes())
+        .merge(forecast::routes())
         .merge(summary::routes())
         .merge(events::routes())
         .merge(audit::routes())

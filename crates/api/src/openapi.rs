@@ -29,12 +29,13 @@ the connection is then closed.";
 
 /// The groups of operations, in the order of the reference: what there is, what to do about it, and
 /// how the service is set up.
-const TAGS: [(&str, &str); 17] = [
+const TAGS: [(&str, &str); 18] = [
     ("Summary", "Counts over the whole fleet."),
     ("Servers", "The inventory: every server with an agent, its packages and its CVEs."),
     ("Patches", "Pending updates, and the servers that need them."),
     ("CVEs", "Known vulnerabilities, the servers that they affect, and suppressions."),
     ("Preview", "What a batch would do, before it is created."),
+    ("Forecast", "What the schedules will do in the next days, and the effect of changes."),
     (
         "Batches",
         "Patch operations on one server or thousands, with staggering, a canary and a failure limit.",

@@ -7,6 +7,7 @@
 pub mod advisory;
 pub mod explain;
 pub mod finding;
+pub mod forecast;
 pub mod freeze;
 pub mod inventory;
 pub mod rollout;

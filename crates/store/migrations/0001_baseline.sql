@@ -110,6 +110,8 @@ create table events (
 ) {{clustered}};
 create index events_age on events (at);
 create index events_subject on events (org_id, subject_id, sequence);
+-- When servers went offline and came back, for forecasts.
+create index events_presence on events (org_id, sequence) where kind in ('server.offline', 'server.online');
 
 -- Where events are sent.
 create table webhooks (

@@ -11,13 +11,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use serde_json::Value;
-use vocab::{Environment, EventId, OrgId};
+use vocab::{Environment, EventId, OrgId, ServerId};
 
 use crate::db::{Conn, on};
 use crate::error::Result;
 use crate::names;
 use crate::row::{put, row};
-use crate::sql::{ROWS_MAX, Text, in_chunks};
+use crate::sql::{ROWS_MAX, Text, in_chunks, join};
 use crate::tx::Tx;
 
 /// An event that has no number yet. The names are read when it is written.
@@ -167,6 +167,40 @@ pub async fn after(
         }
         text.add(" order by sequence limit ").bind(i64::from(limit));
         text.build_as().fetch_all(c).await
+    })?)
+}
+
+row! {
+    /// A server went offline or came back.
+    pub struct PresenceChange in "events" by "sequence" {
+        pub sequence: i64,
+        pub subject_id: ServerId,
+        pub kind: String,
+        pub at: Timestamp,
+    }
+}
+
+/// When servers of an organization went offline (`server.offline`) or came back since `since`, the
+/// newest first and at most `limit`.
+#[boxed]
+pub async fn presence_changes(
+    conn: &mut Conn,
+    org: OrgId,
+    since: Timestamp,
+    limit: u32,
+) -> Result<Vec<PresenceChange>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            PresenceChange::COLUMNS,
+            " from events where org_id = $1 and kind in ('server.offline', 'server.online')
+                and at >= $2 order by sequence desc limit $3",
+        ]))
+        .bind(put(&org))
+        .bind(put(&since))
+        .bind(i64::from(limit))
+        .fetch_all(c)
+        .await
     })?)
 }
 

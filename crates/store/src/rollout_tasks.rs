@@ -76,6 +76,14 @@ row! {
     }
 }
 
+row! {
+    /// The state of a server's task.
+    pub struct ServerTask in "rollout_tasks" by "server_id" {
+        pub server_id: ServerId,
+        pub target: TaskStatus,
+    }
+}
+
 /// A change of a task's state.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StateChange {
@@ -156,6 +164,28 @@ pub async fn all(conn: &mut Conn, rollout: BatchId) -> Result<Vec<TaskRow>> {
         .bind(put(&rollout))
         .fetch_all(c)
         .await
+    })?)
+}
+
+/// The tasks of these rollouts that succeeded or had nothing to change, at most `limit`.
+#[boxed]
+pub async fn successes(
+    conn: &mut Conn,
+    rollouts: &[BatchId],
+    limit: u32,
+) -> Result<Vec<ServerTask>> {
+    if rollouts.is_empty() {
+        return Ok(Vec::new());
+    }
+    Ok(on!(conn, |c| {
+        let mut text = Text::new("select ");
+        text.add(ServerTask::COLUMNS).add(" from rollout_tasks where rollout_id in ");
+        text.list(rollouts.iter().map(put));
+        text.add(
+            " and state in ('succeeded', 'no_change') order by rollout_id desc, position limit ",
+        );
+        text.bind(i64::from(limit));
+        text.build_as().fetch_all(c).await
     })?)
 }
 

@@ -188,6 +188,21 @@ pub async fn list_open(conn: &mut Conn) -> Result<Vec<(BatchId, i64)>> {
     found.into_iter().map(|(id, revision)| Ok((parse("rollouts", id)?, revision))).collect()
 }
 
+/// This organization's rollouts that have not ended, oldest first.
+#[boxed]
+pub async fn open(conn: &mut Conn, org: OrgId) -> Result<Vec<Rollout>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            Rollout::COLUMNS,
+            " from rollouts where ended_at is null and org_id = $1 order by id",
+        ]))
+        .bind(put(&org))
+        .fetch_all(c)
+        .await
+    })?)
+}
+
 /// The number of this organization's rollouts that have not ended, by phase ([`phase_name`]).
 #[boxed]
 pub async fn open_counts(conn: &mut Conn, org: OrgId) -> Result<BTreeMap<String, u64>> {

@@ -14,6 +14,7 @@ mod cves;
 mod events;
 mod explain;
 pub(crate) mod feeds;
+mod forecast;
 mod freezes;
 mod keys;
 mod list;
@@ -63,6 +64,11 @@ pub(crate) enum Operator {
     Batches(batches::Batches),
     /// Manage recurring patch runs
     Schedules(schedules::Schedules),
+    /// Forecast what the schedules will do in the next days
+    #[command(
+        after_help = "Examples:\n  fleetmend forecast --days 14\n  fleetmend forecast --schedule-file nightly.json"
+    )]
+    Forecast(forecast::ForecastArgs),
     /// Manage the times in which no task starts
     Freezes(freezes::Freezes),
     /// Show what happens
@@ -92,6 +98,7 @@ impl Operator {
             Operator::Suppressions(suppressions) => suppressions.run().await,
             Operator::Batches(batches) => batches.run().await,
             Operator::Schedules(schedules) => schedules.run().await,
+            Operator::Forecast(forecast) => forecast.run().await,
             Operator::Freezes(freezes) => freezes.run().await,
             Operator::Events(events) => events.run().await,
             Operator::Audit(audit) => audit.run().await,

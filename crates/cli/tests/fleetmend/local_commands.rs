@@ -134,7 +134,7 @@ fn signal_after<'a>(last: &'a str, signal: Signal) -> impl Fn(&Child, &str) + 'a
 pub(crate) fn installation_commands() -> BTreeSet<String> {
     let asks = |command: &String| {
         let first = command.split(' ').next().unwrap();
-        GROUPS.contains(&first) || ["summary", "explain"].contains(&first)
+        GROUPS.contains(&first) || ["summary", "explain", "forecast"].contains(&first)
     };
     all_commands().into_iter().filter(|command| !asks(command)).collect()
 }

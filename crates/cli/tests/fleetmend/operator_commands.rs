@@ -22,7 +22,7 @@ const THREE: [&str; 3] = ["one", "two", "three"];
 /// Three of the six servers, each with a different operating system.
 const SERVERS: [&str; 3] = ["cache-01", "dns-01", "stg-php-01"];
 
-/// The command groups that use the API; `summary` and `explain` are commands without a group.
+/// The command groups that use the API; `summary`, `explain` and `forecast` are commands without a group.
 pub(crate) const GROUPS: [&str; 14] = [
     "audit",
     "servers",

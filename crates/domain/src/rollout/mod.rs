@@ -24,6 +24,7 @@ mod plan;
 pub(crate) mod planted;
 #[cfg(test)]
 mod scenarios;
+mod start_order;
 mod task;
 mod task_counts;
 mod wave;
@@ -31,6 +32,7 @@ mod wave;
 pub use pace::{APPROVAL_WAIT, Limits, OFFLINE_WAIT, Pace, WaveLimits};
 pub use phase::{Change, ClockSet, HaltReason, InvalidChange, Phase, RolloutOutcome};
 pub use plan::{EVENTS_MAX, Plan, WaitReason, plan, wait_reason, wait_reason_at};
+pub use start_order::StartOrder;
 pub use task::{
     ActiveTask, CancelReason, EndedTask, InvalidEvent, ReportedResult, TaskEvent, TaskOutcome,
     TaskSkipReason, TaskStatus, stage_limit, total_stage_limit,
@@ -475,6 +477,12 @@ impl Rollout {
     fn position(&self, server: ServerId) -> Option<u32> {
         let found = self.positions.binary_search_by_key(&server, |(id, _)| *id).ok()?;
         Some(self.positions[found].1)
+    }
+
+    /// Whether a waiting server could start if pace and waves allowed it: it is online, not busy and
+    /// not frozen.
+    pub fn has_available(&self) -> bool {
+        !self.ready.is_empty()
     }
 
     pub fn head(&self) -> &RolloutHead {

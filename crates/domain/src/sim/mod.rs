@@ -19,7 +19,7 @@ mod lost_orders;
 mod oracle;
 #[cfg(test)]
 mod planted;
-mod rng;
+pub(crate) mod rng;
 mod situations;
 mod task_record;
 mod world;

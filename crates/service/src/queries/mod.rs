@@ -14,6 +14,7 @@ pub mod cves;
 pub mod events;
 pub mod explain;
 pub mod feeds;
+pub mod forecast;
 pub mod freezes;
 pub mod metrics;
 pub mod names;

@@ -3,9 +3,10 @@
 //! Times are computed from the pace alone, because the duration of a task is not known in advance.
 
 use async_recursion::async_recursion as boxed;
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
 
+use domain::rollout::StartOrder;
 use jiff::{SignedDuration, Timestamp};
 use store::server_list::{self, Filter, OnlineSpan, Sort};
 use store::servers::{self, Server};
@@ -20,13 +21,6 @@ use crate::{App, PatchOptions, Result, host_facts};
 
 /// The maximum number of servers that are listed individually.
 pub const SHOWN_MAX: usize = 500;
-
-/// The number of servers with something to install that are searched for in addition to the
-/// canaries.
-const CANDIDATES_SPARE: usize = 200;
-
-/// How many servers are searched for further operating systems, once there are enough.
-const SYSTEMS_SEARCHED_MAX: usize = 10_000;
 
 /// The preview of a batch.
 #[derive(Debug, Clone, PartialEq)]
@@ -145,11 +139,7 @@ impl SelectedServers {
 /// The servers in the order in which they start, and how many of them, from the first, are expected
 /// to install something (`None`: not determined, because there is a single wave).
 ///
-/// A first wave is only evidence if it installs something, so servers that install something come
-/// first, and their operating systems take turns. The search ends after `CANDIDATES_SPARE` more
-/// servers than the first wave needs: they replace servers that turn out to have nothing to install
-/// or to be offline. From then on it only looks for systems that are not among them. The other
-/// servers keep their order.
+/// See [`StartOrder`].
 #[boxed]
 pub async fn start_order(
     conn: &mut Conn,
@@ -160,12 +150,10 @@ pub async fn start_order(
     if canary == 0 {
         return Ok((servers, None));
     }
-    let wanted = canary as usize + CANDIDATES_SPARE;
     let mut lists: BTreeMap<Digest, Vec<Pending>> = BTreeMap::new();
-    let (mut found, mut first) = (Vec::new(), BTreeSet::new());
-    let mut systems: BTreeMap<(String, String), usize> = BTreeMap::new();
+    let mut order = StartOrder::new(canary);
     for (nth, chunk) in servers.chunks(SHOWN_MAX).enumerate() {
-        if found.len() >= wanted && nth * SHOWN_MAX >= SYSTEMS_SEARCHED_MAX {
+        if order.is_complete(nth * SHOWN_MAX) {
             break;
         }
         // Complete rows are read only for servers that have updates at all.
@@ -174,35 +162,15 @@ pub async fn start_order(
         let rows: BTreeMap<_, _> = rows.into_iter().map(|row| (row.id, row)).collect();
         for server in chunk.iter().filter_map(|id| rows.get(id)) {
             let system = (server.os.id().to_owned(), server.os.version().to_owned());
-            let of_system = systems.entry(system.clone()).or_default();
-            let is_wanted = found.len() < wanted || *of_system < canary as usize;
-            let is_new = is_wanted && !first.contains(&server.id);
-            if is_new && would_install(conn, options, server, &mut lists).await {
-                *of_system += 1;
-                first.insert(server.id);
-                found.push((system, server.id));
+            if order.wants(&system, server.id)
+                && would_install(conn, options, server, &mut lists).await
+            {
+                order.add(system, server.id);
             }
         }
     }
-    let mut found = take_turns(found);
-    let count = u32::try_from(found.len()).unwrap_or(u32::MAX);
-    found.extend(servers.into_iter().filter(|id| !first.contains(id)));
-    Ok((found, Some(count)))
-}
-
-/// Orders servers so that their operating systems take turns, in the order in which each system and
-/// each server appears first.
-fn take_turns<K: Ord + Clone>(servers: Vec<(K, ServerId)>) -> Vec<ServerId> {
-    let mut systems: BTreeMap<K, (usize, usize)> = BTreeMap::new();
-    let mut turns: Vec<(usize, usize, ServerId)> = Vec::with_capacity(servers.len());
-    for (system, server) in servers {
-        let next = systems.len();
-        let (rank, turn) = systems.entry(system).or_insert((next, 0));
-        turns.push((*turn, *rank, server));
-        *turn += 1;
-    }
-    turns.sort_unstable_by_key(|(turn, rank, _)| (*turn, *rank));
-    turns.into_iter().map(|(_, _, server)| server).collect()
+    let (ordered, count) = order.finish(servers);
+    Ok((ordered, Some(count)))
 }
 
 /// Whether an order would install something on a server, as of its last inventory. A server whose
@@ -518,25 +486,5 @@ fn to_wire(app: &App, seen: ServerPreview) -> PreviewServer {
             Some(true) => RebootOutlook::Certain,
         },
         host_limits: seen.host_limits,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn systems_take_turns_in_the_given_order() {
-        let id = |n: u128| ServerId::new(Timestamp::UNIX_EPOCH, n);
-        let servers = [
-            ("debian", 1),
-            ("debian", 2),
-            ("debian", 3),
-            ("rocky", 4),
-            ("alpine", 5),
-            ("rocky", 6),
-        ];
-        let servers = servers.map(|(system, n)| (system, id(n))).to_vec();
-        assert_eq!(take_turns(servers), [1, 4, 5, 2, 6, 3].map(id));
     }
 }

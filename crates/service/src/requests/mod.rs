@@ -12,6 +12,7 @@ pub mod batches;
 pub mod enrollment_tokens;
 mod errors;
 pub mod feeds;
+pub mod forecast;
 pub mod freezes;
 pub mod notifications;
 pub mod preview;

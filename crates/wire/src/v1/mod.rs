@@ -13,6 +13,7 @@ mod cves;
 mod events;
 mod explain;
 mod feeds;
+mod forecast;
 mod freezes;
 mod list;
 mod notifications;
@@ -47,6 +48,12 @@ pub use cves::{
 pub use events::{ActorKind, Event, EventActor, EventList, EventSubject, EventsMeta};
 pub use explain::{ExplainedPackage, Explanation, NextInstall, Reason};
 pub use feeds::{CatalogFeed, CreateFeed, Feed, FeedPhase, FeedProgress, FeedState};
+pub use forecast::{
+    Forecast, ForecastApproval, ForecastChanges, ForecastDay, ForecastDayDifference,
+    ForecastDifferences, ForecastGap, ForecastGapReason, ForecastOutlook, ForecastPatch,
+    ForecastPlan, ForecastRequest, ForecastRun, ForecastServer, ForecastServerList,
+    ForecastServers, ForecastShortWindow, ForecastSkipped,
+};
 pub use freezes::{Freeze, FreezePeriod, FreezeRequest};
 pub use list::{Links, List, Meta};
 pub use notifications::{NotificationTest, TestNotification};

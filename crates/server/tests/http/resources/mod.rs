@@ -10,6 +10,7 @@ mod explain;
 mod feed_downloads;
 mod feed_management;
 mod feeds;
+mod forecast;
 mod freezes;
 mod matching;
 pub(crate) mod mutations;

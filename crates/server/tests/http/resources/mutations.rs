@@ -10,8 +10,11 @@ use crate::fleet::{FAILED, Host, change, end, finish, join};
 use crate::support::{Service, TestRequest, TestResponse};
 
 /// Operations that use a method other than GET and change nothing.
-pub(crate) const READ_ONLY: [(Method, &str); 2] =
-    [(Method::POST, "/v1/preview"), (Method::POST, "/v1/audit/verify")];
+pub(crate) const READ_ONLY: [(Method, &str); 3] = [
+    (Method::POST, "/v1/preview"),
+    (Method::POST, "/v1/forecast"),
+    (Method::POST, "/v1/audit/verify"),
+];
 
 /// A request that succeeds once.
 #[derive(Clone)]
