@@ -33,6 +33,8 @@ pub struct Pace {
     pub window_minutes: Option<u32>,
     /// Why freezes are ignored, if they are.
     pub override_freeze: Option<String>,
+    /// Whether later waves install exactly the versions that the first wave installed.
+    pub pin_versions: bool,
 }
 
 /// The pace with percentages resolved for a number of servers.
