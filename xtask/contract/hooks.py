@@ -123,6 +123,16 @@ def arrange_waves(options):
         options["canary"] = 0
 
 
+def pin_only_with_waves(options):
+    """Versions are pinned only if there is a first wave, which a schema cannot express."""
+    if options.get("pin_versions") is not True:
+        return
+    waves, canary = options.get("waves"), options.get("canary")
+    single = not waves or (isinstance(waves, list) and len(waves) == 1 and isinstance(waves[0], dict) and waves[0].get("size") is None)
+    if single and canary in (None, 0):
+        options["pin_versions"] = False
+
+
 @schemathesis.hook
 def before_call(context, case, kwargs):
     path = case.path_parameters or {}
@@ -182,8 +192,10 @@ def before_call(context, case, kwargs):
         if operation == "create_webhook" and body.get("enabled") is True:
             body["enabled"] = False
     arrange_waves(body)
+    pin_only_with_waves(body)
     if isinstance(body.get("options"), dict):
         arrange_waves(body["options"])
+        pin_only_with_waves(body["options"])
     ids = body.get("server_ids")
     if isinstance(ids, list) and ids and all(isinstance(id, str) and SERVER_ID.fullmatch(id) for id in ids):
         # A request with an unknown server id is refused, which a schema cannot express.

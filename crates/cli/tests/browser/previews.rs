@@ -20,6 +20,7 @@ const EDITS: [(&str, &str); 15] = [
     ("input[name=override_freeze]", "urgent"),
     ("input[name=what][value=all]", ""),
     ("input[name=what][value=packages]", ""),
+    ("input[name=pin_versions]", ""),
     ("input[name=dry_run]", ""),
     ("input[name=server_ids]", ""),
 ];

@@ -129,10 +129,7 @@ mod tests {
 
     #[test]
     fn systems_have_a_readable_name() {
-        assert_eq!(
-            system("debian", "12", PackageManager::Apt).to_string(),
-            "debian 12 apt x86_64"
-        );
+        assert_eq!(system("debian", "12", PackageManager::Apt).to_string(), "debian 12 apt x86_64");
         assert_eq!(
             System::new(&Os::new("arch", "", "").unwrap(), None, "").to_string(),
             "arch - - -"
@@ -163,7 +160,10 @@ mod tests {
         pins.add(&system("alpine", "3.19.1", PackageManager::Apk), []);
         assert_eq!(
             pins.clone().into_systems(10),
-            [(debian.clone(), vec![pin("acl", "1"), pin("bash", "2")]), (rocky, vec![pin("bash", "1")])]
+            [
+                (debian.clone(), vec![pin("acl", "1"), pin("bash", "2")]),
+                (rocky, vec![pin("bash", "1")])
+            ]
         );
         assert_eq!(pins.into_systems(1)[0], (debian, vec![pin("acl", "1")]));
     }

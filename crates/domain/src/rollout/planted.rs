@@ -99,9 +99,7 @@ pub(crate) const FAULTS: &[(&str, Planner)] = &[
         }
         next
     }),
-    ("lets servers without a proven version wait", |r, now| {
-        lie(r, now, |r| r.unproven.clear())
-    }),
+    ("lets servers without a proven version wait", |r, now| lie(r, now, |r| r.unproven.clear())),
     // Pace.
     ("starts one server too many in parallel", |r, now| {
         lie(r, now, |r| r.limits.parallel = r.limits.parallel.saturating_add(1))

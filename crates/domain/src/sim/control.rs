@@ -417,9 +417,7 @@ impl ControlPlane {
                 busy_in: busy.get(&server).copied(),
                 agent_busy: self.busy_agents.contains(&server),
                 frozen_until: self.freezes.iter().filter_map(|f| f.covers(server, wall)).max(),
-                unproven: head.pace.pin_versions
-                    && head.waves.current > 0
-                    && lacks_proof(server),
+                unproven: head.pace.pin_versions && head.waves.current > 0 && lacks_proof(server),
             };
             let waits = rollout.task_status(server) == Some(TaskStatus::Waiting);
             if waits && condition.online && condition.busy_in.is_some() {

@@ -693,9 +693,12 @@ impl RolloutRecord {
         let any = |which: &dyn Fn(TaskOutcome) -> bool| self.count(which) > 0;
         let skipped = |why| any(&|end| end == TaskOutcome::Skipped(why));
         let canceled = |who| any(&|end| end == TaskOutcome::Canceled(who));
-        let (good, short) =
-            (self.successes() > 0, self.failures() > 0 || skipped(TaskSkipReason::NotApplicable)
-                || skipped(TaskSkipReason::VersionUnproven));
+        let (good, short) = (
+            self.successes() > 0,
+            self.failures() > 0
+                || skipped(TaskSkipReason::NotApplicable)
+                || skipped(TaskSkipReason::VersionUnproven),
+        );
         Some(match (good, short) {
             _ if canceled(CancelReason::Person) => RolloutOutcome::Canceled,
             _ if skipped(TaskSkipReason::WindowClosed) => RolloutOutcome::Expired,

@@ -450,3 +450,16 @@ fn vanished_version_skips_the_task() {
         .assert_status(["a succeeded", "b skipped: VersionGone", "c succeeded"])
         .assert_phase(Phase::Ended(RolloutOutcome::CompletedWithErrors));
 }
+
+#[test]
+fn expected_duration_follows_waves_stagger_and_parallel_tasks() {
+    let task = SignedDuration::from_mins(5);
+    let minutes = |pace: Pace, total| pace.expected_duration(total, task).as_mins();
+    assert_eq!(minutes(pace(), 0), 0);
+    assert_eq!(minutes(pace(), 100), 5);
+    assert_eq!(minutes(Pace { max_parallel: Some(10), ..pace() }, 25), 15);
+    assert_eq!(minutes(Pace { stagger_minutes: 2, ..pace() }, 4), 11);
+    let soaks = Wave { soak_minutes: 60, ..wave(1) };
+    assert_eq!(minutes(waves([soaks, wave(2), REST]), 10), 75);
+    assert_eq!(minutes(Pace { max_parallel: Some(2), ..waves([soaks, REST]) }, 10), 90);
+}
