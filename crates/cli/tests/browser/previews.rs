@@ -6,7 +6,7 @@ use crate::driver::Tab;
 use crate::fixture::Fixture;
 
 /// Every field of the form, and how a user changes it.
-const EDITS: [(&str, &str); 15] = [
+const EDITS: [(&str, &str); 16] = [
     ("input[name=name]", "Hotfix"),
     ("input[name=packages]", "openssl"),
     ("input[name=exclude]", "*"),
