@@ -132,7 +132,9 @@ fn later_pacman_waves_install_the_versions_of_the_first() {
     let (first, next, last) = (server(), server(), server());
     repository.add(&[package("app", "1-2")]);
     // The roots are overlays of this machine, whose own packages must not count.
-    [&first, &next, &last].map(|server| server.root().write("/var/lib/dpkg/status", ""));
+    for server in [&first, &next, &last] {
+        server.root().write("/var/lib/dpkg/status", "");
+    }
     let roots = [first.root().dir(), next.root().dir(), last.root().dir()];
     let mut fleet = PinnedFleet::with_first_wave(roots);
     next.download("app");
