@@ -130,6 +130,16 @@ def arrange_waves(options):
         options["canary"] = 0
 
 
+def pin_only_with_waves(options):
+    """Versions are pinned only if there is a first wave, which a schema cannot express."""
+    if options.get("pin_versions") is not True:
+        return
+    waves, canary = options.get("waves"), options.get("canary")
+    single = not waves or (isinstance(waves, list) and len(waves) == 1 and isinstance(waves[0], dict) and waves[0].get("size") is None)
+    if single and canary in (None, 0):
+        options["pin_versions"] = False
+
+
 @schemathesis.hook
 def before_call(context, case, kwargs):
     operation = case.operation.definition.raw.get("operationId")
@@ -191,8 +201,10 @@ def before_call(context, case, kwargs):
         if operation == "create_webhook" and body.get("enabled") is True:
             body["enabled"] = False
     arrange_waves(body)
+    pin_only_with_waves(body)
     if isinstance(body.get("options"), dict):
         arrange_waves(body["options"])
+        pin_only_with_waves(body["options"])
     changes = body.get("changes") if operation == "create_forecast" else None
     schedules = changes.get("schedules") if isinstance(changes, dict) else None
     for schedule in schedules if isinstance(schedules, list) else []:

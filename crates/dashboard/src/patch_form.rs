@@ -44,6 +44,7 @@ pub(crate) fn parse(form: &Form) -> PatchForm {
         override_freeze: form.text("override_freeze"),
         max_failures: form.text("max_failures"),
         window_minutes: form.text("window_minutes"),
+        pin_versions: !form.text("pin_versions").is_empty(),
         dry_run: !form.text("dry_run").is_empty(),
     }
     .sorted()
@@ -74,6 +75,7 @@ pub(crate) fn from_options(options: &Options) -> PatchForm {
         override_freeze: options.override_freeze.clone().unwrap_or_default(),
         max_failures: number(options.max_failures.map(|limit| limit.to_string())),
         window_minutes: number(options.window_minutes.map(|window| window.to_string())),
+        pin_versions: options.pin_versions,
         dry_run: options.dry_run,
     }
 }
@@ -115,6 +117,9 @@ pub(crate) fn api_options(form: &PatchForm) -> Map<String, Value> {
     }
     if !form.override_freeze.is_empty() {
         put("override_freeze", json!(form.override_freeze));
+    }
+    if form.pin_versions {
+        put("pin_versions", json!(true));
     }
     if form.dry_run {
         put("dry_run", json!(true));
@@ -173,7 +178,7 @@ pub(crate) async fn submit(State(app): State<Dashboard>, viewer: Viewer, sent: F
             if let Some(rejection) = &rejected {
                 errors.add_general(rejection.message());
             }
-            let previewed = Some(pages::PreviewWithToken { preview, token });
+            let previewed = Some(pages::PreviewWithToken { preview: *preview, token });
             let view = page_with_preview(&app, &viewer, form, previewed, errors).await?;
             if rejected.is_some() { invalid_input(&view) } else { page(&view) }
         }
@@ -228,7 +233,7 @@ async fn affected(
 
 enum Outcome {
     Started(Response<Bytes>),
-    Previewed { preview: wire::v1::Preview, token: String, rejected: Option<Rejection> },
+    Previewed { preview: Box<wire::v1::Preview>, token: String, rejected: Option<Rejection> },
 }
 
 async fn preview_or_start(
@@ -251,7 +256,7 @@ async fn preview_or_start(
     };
     let preview = preview(app, viewer, &body, PREVIEW_SERVERS_MAX).await?;
     let token = preview_token::issue(app, viewer, BATCH_ACTION, &content);
-    Ok(Outcome::Previewed { preview, token, rejected })
+    Ok(Outcome::Previewed { preview: Box::new(preview), token, rejected })
 }
 
 async fn page_with_preview(

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use domain::rollout::{Phase, TaskStatus};
 use store::rollout_tasks::{self, TaskRow};
-use store::{StoreError, Topic, presence_transitions, refreshes, rollouts};
+use store::{Conn, StoreError, Topic, presence_transitions, refreshes, rollouts, servers};
 use vocab::{BatchId, ServerId, Stage, TaskId};
 
 use crate::Gateway;
 use crate::outbox::{Assignment, OrderKind};
-use service::{OrderOptions, PatchOptions, integrity};
+use service::pins::Versions;
+use service::{OrderOptions, PatchOptions, integrity, pins};
 
 /// An open rollout as this process last read it.
 struct FollowedRollout {
@@ -21,6 +22,8 @@ struct FollowedRollout {
     /// `None` if the stored options do not parse. Then no order goes out, and the tasks end at
     /// their deadlines.
     order: Option<Arc<OrderOptions>>,
+    /// The pinned versions by system, once a task needs them.
+    pins: Option<BTreeMap<String, Versions>>,
     assignments: BTreeMap<ServerId, (TaskId, Assignment)>,
 }
 
@@ -121,7 +124,15 @@ impl Dispatcher {
             }
             let (genuine, forged): (Vec<_>, Vec<_>) =
                 rows.into_iter().partition(|target| self.app.db.is_authentic(target));
-            self.update_rollout(&row, genuine);
+            let Some(versions) = self.pinned_versions(&mut reader, &row, &genuine).await? else {
+                self.withdraw_all(&row);
+                if !canceling {
+                    let reason = "a pinned version was inserted or changed outside Fleetmend";
+                    self.cancel_batch(id, reason).await;
+                }
+                continue;
+            };
+            self.update_rollout(&row, genuine, &versions);
             if !forged.is_empty() && !canceling {
                 let reason = "a task of the batch was inserted or changed outside Fleetmend";
                 self.cancel_batch(id, reason).await;
@@ -146,6 +157,7 @@ impl Dispatcher {
             revision: 0,
             withdrawn: true,
             order: None,
+            pins: None,
             assignments: BTreeMap::new(),
         };
         let followed = self.followed.entry(row.id).or_insert(nothing);
@@ -167,7 +179,50 @@ impl Dispatcher {
         }
     }
 
-    fn update_rollout(&mut self, row: &rollouts::Rollout, rows: Vec<TaskRow>) {
+    /// The versions to install on servers that start after the first wave, if versions are pinned;
+    /// `None` if they do not verify. A server whose system changed since its task started gets no
+    /// version.
+    async fn pinned_versions(
+        &mut self,
+        conn: &mut Conn,
+        row: &rollouts::Rollout,
+        rows: &[TaskRow],
+    ) -> store::Result<Option<BTreeMap<ServerId, Versions>>> {
+        if !pins::are_pinned(row) {
+            return Ok(Some(BTreeMap::new()));
+        }
+        let later =
+            |task: &&TaskRow| matches!(task.target, TaskStatus::Busy(_)) && task.target.wave() > 1;
+        let ids: Vec<ServerId> = rows.iter().filter(later).map(|task| task.server_id).collect();
+        if ids.is_empty() {
+            return Ok(Some(BTreeMap::new()));
+        }
+        let known = self.followed.get_mut(&row.id).and_then(|followed| followed.pins.take());
+        let by_system = match known {
+            Some(known) => known,
+            None => match pins::load(&self.app.db, conn, row).await? {
+                Some(read) => read,
+                None => return Ok(None),
+            },
+        };
+        let systems = servers::systems(conn, &ids).await?;
+        let of_server = |server: &servers::ServerSystem| {
+            let versions = by_system.get(&pins::system_of(server).to_string());
+            (server.id, versions.cloned().unwrap_or_default())
+        };
+        let versions = systems.iter().map(of_server).collect();
+        if let Some(followed) = self.followed.get_mut(&row.id) {
+            followed.pins = Some(by_system);
+        }
+        Ok(Some(versions))
+    }
+
+    fn update_rollout(
+        &mut self,
+        row: &rollouts::Rollout,
+        rows: Vec<TaskRow>,
+        versions: &BTreeMap<ServerId, Versions>,
+    ) {
         let registry = self.app.registry();
         let followed = self.followed.entry(row.id).or_insert_with(|| {
             let order = match PatchOptions::from_json(&row.options) {
@@ -177,10 +232,17 @@ impl Dispatcher {
                     None
                 }
             };
-            FollowedRollout { revision: 0, withdrawn: false, order, assignments: BTreeMap::new() }
+            FollowedRollout {
+                revision: 0,
+                withdrawn: false,
+                order,
+                pins: None,
+                assignments: BTreeMap::new(),
+            }
         });
         followed.revision = row.revision;
         let started = row.head.phase != Phase::Scheduled;
+        let pinned = pins::are_pinned(row);
         let mut wake = BTreeSet::new();
         for target in rows {
             let (server, task) = (target.server_id, target.task_id);
@@ -189,7 +251,13 @@ impl Dispatcher {
                     let assignment = Assignment {
                         task,
                         org: row.org_id,
-                        kind: OrderKind::Patch(order.clone()),
+                        kind: match (pinned && busy.wave > 1, versions.get(&server)) {
+                            (false, _) => OrderKind::Patch(order.clone()),
+                            (true, versions) => OrderKind::PatchVersions(
+                                order.clone(),
+                                versions.cloned().unwrap_or_default(),
+                            ),
+                        },
                         issued_at: busy.started_at,
                         // The window applies to agents too: an order that arrives after it is not
                         // started.

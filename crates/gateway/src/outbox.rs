@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use vocab::{Line, OrgId, PackageName, ServerId, TaskId};
-use wire::agent::{AgentUpgrade, Envelope, Install, Order, Work};
+use wire::agent::{AgentUpgrade, Envelope, Install, InstallVersions, Order, Work};
 
 use crate::registry::lock;
 use service::secrets::SigningKey;
@@ -34,6 +34,8 @@ pub(super) enum OrderKind {
     Scan,
     /// Updates to install.
     Patch(Arc<service::OrderOptions>),
+    /// Exactly these versions.
+    PatchVersions(Arc<service::OrderOptions>, service::pins::Versions),
     UpgradeAgent(AgentUpgrade),
 }
 
@@ -104,10 +106,11 @@ impl Assignment {
     }
 
     fn work(&self, boot_id: &Line, secured: &[PackageName]) -> Work {
-        let order = match &self.kind {
+        let (order, versions) = match &self.kind {
             OrderKind::Scan => return Work::Scan,
             OrderKind::UpgradeAgent(upgrade) => return Work::UpgradeAgent(upgrade.clone()),
-            OrderKind::Patch(order) => order,
+            OrderKind::Patch(order) => (order, None),
+            OrderKind::PatchVersions(order, versions) => (order, Some(versions)),
         };
         let install = Install {
             packages: order.packages.clone(),
@@ -119,6 +122,15 @@ impl Assignment {
             // No option of a batch asks for it yet.
             health: false,
         };
-        if order.dry_run { Work::Plan(install) } else { Work::Install(install) }
+        match versions {
+            // The first wave was restricted to the requested packages, and to security updates. Its
+            // versions include what these needed, so the names must not restrict them again.
+            Some(versions) => Work::InstallVersions(InstallVersions {
+                install: Install { packages: Vec::new(), ..install },
+                versions: versions.to_vec(),
+            }),
+            None if order.dry_run => Work::Plan(install),
+            None => Work::Install(install),
+        }
     }
 }

@@ -29,6 +29,7 @@ pub mod idempotency;
 pub mod integrity;
 pub mod mail;
 pub mod options;
+pub mod pins;
 pub mod projections;
 pub mod queries;
 pub mod requests;

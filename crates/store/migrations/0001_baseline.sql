@@ -402,6 +402,19 @@ create index rollout_tasks_state on rollout_tasks (rollout_id, state, position);
 create index rollout_tasks_revision on rollout_tasks (rollout_id, revision);
 create index rollout_tasks_server on rollout_tasks (server_id, rollout_id);
 
+-- The versions that the first wave of a batch installed, per kind of system, if the batch pins
+-- versions: later waves install exactly these.
+create table rollout_pins (
+    rollout_id {{text}} not null references rollouts (id) on delete cascade,
+    -- `debian 12 apt x86_64`
+    system {{text}} not null,
+    -- JSON: name, architecture and version of each package.
+    versions {{text}} not null,
+    created_at {{time}} not null,
+    seal {{bytes}},
+    primary key (rollout_id, system)
+) {{strict}};
+
 -- Requests to scan a server now.
 create table refreshes (
     -- Also the id of the agent's order.

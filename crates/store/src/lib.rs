@@ -60,6 +60,7 @@ pub mod presence_transitions;
 pub mod recovery_codes;
 pub mod refreshes;
 pub mod restores;
+pub mod rollout_pins;
 pub mod rollout_tasks;
 pub mod rollouts;
 pub mod root_keys;

@@ -138,6 +138,7 @@ json!(
     Vec<vocab::Tag>,
     vocab::Os,
     vocab::Selector,
+    Vec<domain::rollout::pins::PinnedVersion>,
     domain::advisory::Epss,
     domain::advisory::KevEntry,
     std::collections::BTreeMap<String, u64>,

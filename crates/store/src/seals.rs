@@ -1,4 +1,4 @@
-//! Authentication codes for rows that make hosts act: batches, their tasks, schedules, runs and
+//! Authentication codes for rows that make hosts act: batches, their tasks and pins, schedules, runs and
 //! refreshes.
 //!
 //! The key is derived from `root.key` and is not in the database, so a row that was inserted or
@@ -14,6 +14,7 @@ use crate::audit::Seal;
 use crate::db::on;
 use crate::error::{Cause, Result};
 use crate::refreshes::Refresh;
+use crate::rollout_pins::PinSet;
 use crate::rollout_tasks::{TaskResult, TaskRow};
 use crate::rollouts::{Rollout, phase_name};
 use crate::row::{Column, put, row, to_json};
@@ -159,6 +160,16 @@ pub(crate) fn task(
     seal.row_code("rollout_tasks", &parts.0)
 }
 
+/// The authentication code of the versions that a batch installs on servers with one system.
+pub(crate) fn pins(seal: &Seal, row: &PinSet) -> [u8; 32] {
+    let parts = CodeInput::default()
+        .text(row.rollout_id)
+        .text(&row.system)
+        .text(to_json(&row.versions))
+        .time(row.created_at);
+    seal.row_code("rollout_pins", &parts.0)
+}
+
 /// The authentication code of what a schedule does, where and when. `next_run_at` changes with
 /// every run and is not covered.
 pub(crate) fn schedule(seal: &Seal, row: &Schedule) -> [u8; 32] {
@@ -230,6 +241,12 @@ impl Sealed for TaskResult {
     }
 }
 
+impl Sealed for PinSet {
+    fn is_authentic(&self, seal: &Seal) -> bool {
+        self.seal.matches(seal, |seal| pins(seal, self))
+    }
+}
+
 impl Sealed for Schedule {
     fn is_authentic(&self, seal: &Seal) -> bool {
         self.seal.matches(seal, |seal| schedule(seal, self))
@@ -265,6 +282,8 @@ pub enum ResealCursor {
     Batches(Option<BatchId>),
     /// Tasks after the one of this batch and server.
     Tasks(Option<(BatchId, ServerId)>),
+    /// Pinned versions after those of this batch and system.
+    Pins(Option<(BatchId, String)>),
     /// Schedules after this one.
     Schedules(Option<ScheduleId>),
     /// Runs after this one.
@@ -289,8 +308,12 @@ pub async fn reseal(tx: &mut Tx, from: ResealCursor, limit: u32) -> Result<Optio
             after => ResealCursor::Batches(after),
         },
         ResealCursor::Tasks(after) => match reseal_tasks(tx, &seal, after, limit).await? {
-            None => ResealCursor::Schedules(None),
+            None => ResealCursor::Pins(None),
             after => ResealCursor::Tasks(after),
+        },
+        ResealCursor::Pins(after) => match reseal_pins(tx, &seal, after, limit).await? {
+            None => ResealCursor::Schedules(None),
+            after => ResealCursor::Pins(after),
         },
         ResealCursor::Schedules(after) => match reseal_schedules(tx, &seal, after, limit).await? {
             None => ResealCursor::Runs(None),
@@ -364,6 +387,44 @@ async fn reseal_batches(
 ) -> Result<Option<BatchId>> {
     reseal_batch_heads(tx, seal, after, limit).await?;
     reseal_batch_rows(tx, seal, after, limit).await
+}
+
+async fn reseal_pins(
+    tx: &mut Tx,
+    seal: &Seal,
+    after: Option<(BatchId, String)>,
+    limit: u32,
+) -> Result<Option<(BatchId, String)>> {
+    let rows: Vec<PinSet> = on!(tx, |c| {
+        let mut text = Text::new("select ");
+        text.add(PinSet::COLUMNS).add(" from rollout_pins");
+        if let Some((batch, system)) = &after {
+            text.add(" where (rollout_id, system) > (").bind(put(batch));
+            text.add(", ").bind(system.clone()).add(")");
+        }
+        text.add(" order by rollout_id, system limit ").bind(i64::from(limit));
+        text.build_as::<PinSet>().fetch_all(c).await
+    })?;
+    let renew = |row: &PinSet| {
+        let codes = row.seal.renew(seal, |seal| pins(seal, row))?;
+        Some((row.rollout_id, row.system.clone(), codes))
+    };
+    let renewed: Vec<_> = rows.iter().filter_map(renew).collect();
+    let _: Vec<()> = on!(tx, |c| {
+        in_chunks(c, &renewed, |chunk| {
+            let mut text = Text::new("with v (batch, of_system, before, code) as (");
+            text.rows(chunk, |cell, (batch, system, [before, code])| {
+                cell.bind(put(batch)).bind(system.clone()).bind(before.clone()).bind(code.clone());
+            });
+            text.add(
+                ") update rollout_pins set seal = v.code from v
+                    where rollout_id = v.batch and system = v.of_system and seal = v.before",
+            );
+            text
+        })
+        .await
+    })?;
+    Ok(rows.into_iter().next_back().map(|row| (row.rollout_id, row.system)))
 }
 
 async fn reseal_tasks(

@@ -86,6 +86,16 @@ row! {
 }
 
 row! {
+    /// What decides which versions a server can install.
+    pub struct ServerSystem in "servers" by "id" {
+        pub id: ServerId,
+        pub os: Os,
+        pub package_manager: Option<PackageManager>,
+        pub arch: String,
+    }
+}
+
+row! {
     /// The facts that an agent reports, with the server's name.
     pub struct ServerFacts in "servers" by "id" {
         pub id: ServerId,
@@ -364,6 +374,21 @@ pub async fn facts_after(
         text.add(" order by id limit ").bind(i64::from(limit));
         text.build_as::<ServerFacts>().fetch_all(c).await
     })?)
+}
+
+/// What decides which versions these servers can install. Omits removed servers.
+#[boxed]
+pub async fn systems(conn: &mut Conn, ids: &[ServerId]) -> Result<Vec<ServerSystem>> {
+    let mut found = Vec::with_capacity(ids.len());
+    for chunk in ids.chunks(ROWS_MAX) {
+        found.extend(on!(conn, |c| {
+            let mut text = Text::new("select ");
+            text.add(ServerSystem::COLUMNS).add(" from servers where removed_at is null and id");
+            text.in_ids(chunk.iter().map(put));
+            text.build_as::<ServerSystem>().fetch_all(c).await
+        })?);
+    }
+    Ok(found)
 }
 
 /// Records the root key that the agent's identity was created with.

@@ -59,6 +59,9 @@ words! {
         WindowClosed = "window_closed",
         /// The repositories no longer offer any of the versions that the order named.
         VersionGone = "version_gone",
+        /// Versions are pinned, and no server with the same operating system and architecture
+        /// installed any in the first wave.
+        VersionUnproven = "version_unproven",
         /// Internal error of the agent.
         AgentError = "agent_error",
     }
@@ -114,6 +117,9 @@ impl FailureCode {
             FailureCode::WindowClosed => "Use a longer window, or more servers in parallel.",
             FailureCode::VersionGone => {
                 "Start a new batch, which installs the versions that are available now."
+            }
+            FailureCode::VersionUnproven => {
+                "Start a new batch for the server, or make the first wave larger."
             }
             FailureCode::AgentError => "Read the log of the task and of the agent.",
         }

@@ -65,6 +65,9 @@ pub(super) struct PacingArgs {
     /// Start on frozen servers too, for this reason (administrators only)
     #[arg(long, value_name = "REASON")]
     override_freeze: Option<String>,
+    /// Install exactly the versions of the first wave on the other servers
+    #[arg(long)]
+    pin_versions: bool,
 }
 
 #[derive(Args, Clone)]
@@ -122,6 +125,8 @@ impl UpdateArgs {
             options.window_minutes = pace.window_minutes.or(options.window_minutes);
             options.override_freeze =
                 pace.override_freeze.clone().or(options.override_freeze.take());
+            options.pin_versions =
+                if pace.pin_versions { Some(true) } else { options.pin_versions };
         }
         options
     }

@@ -13,6 +13,7 @@ mod key_rotation;
 mod kills;
 mod lifecycle;
 mod other_package_managers;
+mod pinned_waves;
 mod proxy;
 mod reboots;
 #[path = "../fleetmend/support.rs"]

@@ -6,7 +6,7 @@ use crate::driver::Tab;
 use crate::fixture::Fixture;
 
 /// Every field of the form, and how a user changes it.
-const EDITS: [(&str, &str); 15] = [
+const EDITS: [(&str, &str); 16] = [
     ("input[name=name]", "Hotfix"),
     ("input[name=packages]", "openssl"),
     ("input[name=exclude]", "*"),
@@ -20,6 +20,7 @@ const EDITS: [(&str, &str); 15] = [
     ("input[name=override_freeze]", "urgent"),
     ("input[name=what][value=all]", ""),
     ("input[name=what][value=packages]", ""),
+    ("input[name=pin_versions]", ""),
     ("input[name=dry_run]", ""),
     ("input[name=server_ids]", ""),
 ];

@@ -24,6 +24,7 @@ pub struct PatchForm {
     pub override_freeze: String,
     pub max_failures: String,
     pub window_minutes: String,
+    pub pin_versions: bool,
     pub dry_run: bool,
 }
 
@@ -134,6 +135,7 @@ pub const PATCH_FIELDS: FormFields = &[
     ("canary", "Canary"),
     ("waves", "Waves"),
     ("override_freeze", "Reason to ignore freezes"),
+    ("pin_versions", "Pin versions"),
     ("max_failures", "Stop after failures"),
     ("max_parallel", "Max parallel"),
     ("stagger_minutes", "Stagger"),
@@ -166,6 +168,7 @@ pub const SCHEDULE_FIELDS: FormFields = &[
     ("canary", "Canary"),
     ("waves", "Waves"),
     ("override_freeze", "Reason to ignore freezes"),
+    ("pin_versions", "Pin versions"),
     ("max_failures", "Stop after failures"),
     ("max_parallel", "Max parallel"),
     ("stagger_minutes", "Stagger"),

@@ -894,5 +894,7 @@ fn condition(host: &Host, run: usize) -> ServerCondition {
             .map(|holder| BatchId::new(Timestamp::UNIX_EPOCH, holder as u128)),
         agent_busy: false,
         frozen_until: host.frozen_until,
+        // The forecast does not know what the first wave will install.
+        unproven: false,
     }
 }

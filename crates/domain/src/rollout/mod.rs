@@ -19,6 +19,7 @@ use vocab::{BatchId, ServerId};
 pub mod invariants;
 mod pace;
 mod phase;
+pub mod pins;
 mod plan;
 #[cfg(test)]
 pub(crate) mod planted;
@@ -86,15 +87,27 @@ pub struct ServerCondition {
     pub agent_busy: bool,
     /// When the freeze ends that covers it now.
     pub frozen_until: Option<Timestamp>,
+    /// Versions are pinned, the first wave has passed, and none of its servers with the same system
+    /// installed anything.
+    pub unproven: bool,
 }
 
 impl ServerCondition {
-    /// Online, not busy and not frozen.
-    pub const FREE: ServerCondition =
-        ServerCondition { online: true, busy_in: None, agent_busy: false, frozen_until: None };
+    /// Online, not busy, not frozen and not without a proven version.
+    pub const FREE: ServerCondition = ServerCondition {
+        online: true,
+        busy_in: None,
+        agent_busy: false,
+        frozen_until: None,
+        unproven: false,
+    };
 
     fn is_free(self) -> bool {
-        self.online && self.busy_in.is_none() && !self.agent_busy && self.frozen_until.is_none()
+        self.online
+            && self.busy_in.is_none()
+            && !self.agent_busy
+            && self.frozen_until.is_none()
+            && !self.unproven
     }
 }
 
@@ -121,6 +134,8 @@ pub struct Rollout {
     blocked: BTreeSet<u32>,
     /// Waiting tasks whose servers are frozen, earliest end first.
     frozen: BTreeSet<(Timestamp, u32)>,
+    /// Positions of waiting tasks that no proven version exists for.
+    unproven: BTreeSet<u32>,
     /// Tasks in progress, earliest deadline first.
     deadlines: BTreeSet<(Timestamp, u32)>,
     counts: TaskCounts,
@@ -238,6 +253,7 @@ impl Rollout {
             counts: TaskCounts::from_tasks(slots.iter().map(|slot| &slot.status)),
             blocked: BTreeSet::new(),
             frozen: BTreeSet::new(),
+            unproven: BTreeSet::new(),
             grace_period: None,
             head,
             positions: places,
@@ -470,6 +486,7 @@ impl Rollout {
                 self.frozen.remove(&(until, place));
             }
         }
+        set_membership(&mut self.unproven, place, waits && slot.condition.unproven);
         set_membership(&mut self.ready, place, waits && free);
         set_membership(&mut self.blocked, place, waits && !free);
     }

@@ -33,6 +33,8 @@ pub struct Pace {
     pub window_minutes: Option<u32>,
     /// Why freezes are ignored, if they are.
     pub override_freeze: Option<String>,
+    /// Whether later waves install exactly the versions that the first wave installed.
+    pub pin_versions: bool,
 }
 
 /// The pace with percentages resolved for a number of servers.
@@ -130,6 +132,24 @@ impl Pace {
             .map_or(0, |parallel| total.div_ceil(parallel.max(1)).saturating_sub(1));
         let starts = staggered.max(TASK_ESTIMATE * i32::try_from(rounds).unwrap_or(i32::MAX));
         self.soak(total).saturating_add(starts)
+    }
+
+    /// Returns how long a rollout over `total` servers takes if each of its tasks takes `task`, every
+    /// server is available and approvals come at once.
+    pub fn expected_duration(&self, total: u32, task: SignedDuration) -> SignedDuration {
+        let times = |duration: SignedDuration, count: u32| {
+            let count = i32::try_from(count).unwrap_or(i32::MAX);
+            duration.checked_mul(count).unwrap_or(SignedDuration::MAX)
+        };
+        let parallel = self.max_parallel.unwrap_or(u32::MAX).max(1);
+        let stagger = SignedDuration::from_mins(i64::from(self.stagger_minutes));
+        let of_wave = |wave: &WaveLimits| {
+            let in_turn = times(stagger, wave.servers.saturating_sub(1)).saturating_add(task);
+            times(task, wave.servers.div_ceil(parallel)).max(in_turn)
+        };
+        let waves = self.waves(total);
+        let waves = waves.iter().filter(|wave| wave.servers > 0).map(of_wave);
+        waves.fold(self.soak(total), SignedDuration::saturating_add)
     }
 
     /// The sum of the soaks. Nothing waits for that of the last wave.

@@ -169,6 +169,11 @@ fn plan_running(rollout: &Rollout, now: Timestamp) -> Plan {
     if let Some(why) = halt_reason(rollout) {
         return change_plan(Change::Halt(why), now);
     }
+    // The first wave decides which versions the others install. A server without one never starts.
+    let unproven = rollout.unproven.iter().filter(|_| head.waves.current > 0);
+    if let Some(plan) = events_plan(rollout, unproven, TaskEvent::VersionUnproven, now) {
+        return plan;
+    }
     let in_wave = rollout.wave_counts(head.waves.current);
     let tallies = Tallies { all: tally, wave: &in_wave };
     let change = match wave_gate(head, limits, tallies, now) {

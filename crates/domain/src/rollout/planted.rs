@@ -87,6 +87,19 @@ pub(crate) const FAULTS: &[(&str, Planner)] = &[
     ("sleeps a minute into the end of a freeze", |r, now| {
         wake(r, now, |at| at.map(|at| if r.frozen.is_empty() { at } else { at + mins(1) }))
     }),
+    ("starts servers without a proven version", |r, now| lie(r, now, |r| free(r, |c| c.unproven))),
+    ("skips servers before the first wave has passed", |r, now| {
+        let mut next = plan(r, now);
+        let waiting = r.tasks().find(|(_, status)| *status == super::TaskStatus::Waiting);
+        if let (true, true, Some((server, _))) =
+            (r.head.pace.pin_versions, r.head.waves.current == 0 && next.is_idle(), waiting)
+            && r.head.phase == Phase::Running
+        {
+            next.events.push((server, TaskEvent::VersionUnproven));
+        }
+        next
+    }),
+    ("lets servers without a proven version wait", |r, now| lie(r, now, |r| r.unproven.clear())),
     // Pace.
     ("starts one server too many in parallel", |r, now| {
         lie(r, now, |r| r.limits.parallel = r.limits.parallel.saturating_add(1))

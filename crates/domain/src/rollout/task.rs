@@ -75,6 +75,11 @@ pub enum TaskSkipReason {
     WindowClosed,
     /// Reported by the agent: every requested update is held, phased or excluded on the host.
     NotApplicable,
+    /// Reported by the agent: the repositories offer none of the pinned versions anymore.
+    VersionGone,
+    /// By the planner: versions are pinned, and no server of its system installed any in the first
+    /// wave.
+    VersionUnproven,
 }
 
 /// Why a task was canceled.
@@ -100,6 +105,8 @@ pub enum TaskEvent {
     DeadlinePassed,
     /// By the planner: the window has closed.
     WindowClosed,
+    /// By the planner: see [`TaskSkipReason::VersionUnproven`].
+    VersionUnproven,
     /// By the planner, because a user canceled the rollout.
     Canceled,
     /// The server was removed from the organization.
@@ -153,6 +160,8 @@ pub enum ReportedResult {
     Failed(FailureCode),
     /// The host allows none of the requested updates.
     NotApplicable,
+    /// None of the pinned versions is available anymore.
+    VersionGone,
     /// The agent dropped the order on request, before it started to carry it out.
     Withdrawn,
 }
@@ -190,6 +199,9 @@ impl TaskStatus {
             (Waiting, TaskEvent::WindowClosed) => {
                 unstarted(TaskOutcome::Skipped(TaskSkipReason::WindowClosed))
             }
+            (Waiting, TaskEvent::VersionUnproven) => {
+                unstarted(TaskOutcome::Skipped(TaskSkipReason::VersionUnproven))
+            }
             (Waiting, TaskEvent::Canceled) => {
                 unstarted(TaskOutcome::Canceled(CancelReason::Person))
             }
@@ -224,7 +236,11 @@ impl TaskStatus {
             // Nothing was done there: the server may still start.
             (
                 Waiting,
-                TaskEvent::Reported(ReportedResult::NotApplicable | ReportedResult::Withdrawn),
+                TaskEvent::Reported(
+                    ReportedResult::NotApplicable
+                    | ReportedResult::VersionGone
+                    | ReportedResult::Withdrawn,
+                ),
             ) => Waiting,
             (same @ D(_), TaskEvent::Reported(_)) => same,
 
@@ -258,6 +274,7 @@ impl TaskStatus {
                 event @ (TaskEvent::Offered { .. }
                 | TaskEvent::DeadlinePassed
                 | TaskEvent::WindowClosed
+                | TaskEvent::VersionUnproven
                 | TaskEvent::Canceled),
             )
             | (
@@ -265,6 +282,7 @@ impl TaskStatus {
                 event @ (TaskEvent::Offered { .. }
                 | TaskEvent::DeadlinePassed
                 | TaskEvent::WindowClosed
+                | TaskEvent::VersionUnproven
                 | TaskEvent::Canceled),
             ) => return Err(InvalidEvent { state, event }),
         })
@@ -308,6 +326,7 @@ impl ReportedResult {
             ReportedResult::NoChange => TaskOutcome::NoChange,
             ReportedResult::Failed(code) => TaskOutcome::Failed(code),
             ReportedResult::NotApplicable => TaskOutcome::Skipped(TaskSkipReason::NotApplicable),
+            ReportedResult::VersionGone => TaskOutcome::Skipped(TaskSkipReason::VersionGone),
             ReportedResult::Withdrawn => TaskOutcome::Canceled(CancelReason::Person),
         }
     }
@@ -331,6 +350,10 @@ impl TaskOutcome {
             TaskOutcome::TimedOut(Stage::Rebooting) => Some(FailureCode::RebootTimeout),
             TaskOutcome::TimedOut(_) => Some(FailureCode::AgentLost),
             TaskOutcome::Skipped(TaskSkipReason::WindowClosed) => Some(FailureCode::WindowClosed),
+            TaskOutcome::Skipped(TaskSkipReason::VersionGone) => Some(FailureCode::VersionGone),
+            TaskOutcome::Skipped(TaskSkipReason::VersionUnproven) => {
+                Some(FailureCode::VersionUnproven)
+            }
             TaskOutcome::Succeeded
             | TaskOutcome::NoChange
             | TaskOutcome::Skipped(TaskSkipReason::NotApplicable)

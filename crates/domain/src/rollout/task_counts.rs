@@ -20,7 +20,7 @@ pub struct TaskCounts {
     pub timed_out: u32,
     /// The window closed before the task could start.
     pub expired: u32,
-    /// No requested update applies to the server.
+    /// No requested update applies to the server, or its versions are gone or unproven.
     pub not_applicable: u32,
     /// Canceled by a user.
     pub canceled: u32,
@@ -62,7 +62,11 @@ impl TaskCounts {
                 TaskOutcome::Failed(_) => &mut self.failed,
                 TaskOutcome::TimedOut(_) => &mut self.timed_out,
                 TaskOutcome::Skipped(TaskSkipReason::WindowClosed) => &mut self.expired,
-                TaskOutcome::Skipped(TaskSkipReason::NotApplicable) => &mut self.not_applicable,
+                TaskOutcome::Skipped(
+                    TaskSkipReason::NotApplicable
+                    | TaskSkipReason::VersionGone
+                    | TaskSkipReason::VersionUnproven,
+                ) => &mut self.not_applicable,
                 TaskOutcome::Canceled(CancelReason::Person) => &mut self.canceled,
                 TaskOutcome::Canceled(CancelReason::ServerRemoved) => &mut self.removed,
             },

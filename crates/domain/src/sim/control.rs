@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use vocab::{BatchId, FailureCode, ServerId, Stage};
 
 use super::agent::{Message, Order, OrderId};
-use super::oracle::{Moment, Oracle, SimFreeze};
+use super::oracle::{Moment, Oracle, SimFreeze, lacks_proof};
 use super::situations::{Situation, SituationCounts};
 use crate::rollout::invariants::{check_invariants, check_settled};
 use crate::rollout::{
@@ -385,6 +385,7 @@ impl ControlPlane {
                 self.situations.count(Situation::GivenUp);
             }
             TaskEvent::WindowClosed => self.situations.count(Situation::Expired),
+            TaskEvent::VersionUnproven => self.situations.count(Situation::VersionUnproven),
             TaskEvent::ServerRemoved => self.situations.count(Situation::Removed),
             TaskEvent::Reported(ReportedResult::Withdrawn) => {
                 self.situations.count(Situation::Withdrawn);
@@ -409,12 +410,14 @@ impl ControlPlane {
             .map(|(other, (server, _))| (server, other))
             .collect();
         let rollout = self.live.get_mut(&batch_id).expect("the rollout exists");
+        let head = rollout.head().clone();
         for (server, _) in rollout.tasks().collect::<Vec<_>>() {
             let condition = ServerCondition {
                 online: is_online(self.presence.get(&server), wall),
                 busy_in: busy.get(&server).copied(),
                 agent_busy: self.busy_agents.contains(&server),
                 frozen_until: self.freezes.iter().filter_map(|f| f.covers(server, wall)).max(),
+                unproven: head.pace.pin_versions && head.waves.current > 0 && lacks_proof(server),
             };
             let waits = rollout.task_status(server) == Some(TaskStatus::Waiting);
             if waits && condition.online && condition.busy_in.is_some() {

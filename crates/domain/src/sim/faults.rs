@@ -216,6 +216,7 @@ pub(super) fn pace(rng: &mut Rng) -> Pace {
         canary: canary.filter(|_| waves.is_empty()),
         waves,
         override_freeze: rng.percent(5).then(|| "urgent".to_owned()),
+        pin_versions: rng.percent(25),
         max_failures: rng.pick(&[None, Some(Portion::Count(1)), Some(percent(25))]),
         window_minutes: rng.pick(&[Some(15), Some(60), Some(240), Some(240), None]),
     }

@@ -92,6 +92,12 @@ pub(super) struct SimFreeze {
     pub(super) until: Timestamp,
 }
 
+/// Whether no server of this one's system installed anything in the first wave, if versions are
+/// pinned.
+pub(super) fn lacks_proof(server: ServerId) -> bool {
+    server.to_string().bytes().map(u32::from).sum::<u32>() % 3 == 0
+}
+
 impl SimFreeze {
     /// Until when it covers a server at this time.
     pub(super) fn covers(&self, server: ServerId, wall: Timestamp) -> Option<Timestamp> {
@@ -176,6 +182,7 @@ impl Oracle {
             online(server)
                 && !self.is_busy_elsewhere(batch, server)
                 && self.frozen_until(batch, server, at).is_none()
+                && !self.records[&batch].is_unproven(server)
         };
         let case = &self.records[&batch];
         let wrong = match event {
@@ -191,6 +198,10 @@ impl Oracle {
                 )),
             TaskEvent::DeadlinePassed => case.check_timeout(server, at),
             TaskEvent::WindowClosed => case.check_window_closed(at),
+            TaskEvent::VersionUnproven => violation_unless(
+                case.is_unproven(server) && case.phase == Phase::Running,
+                "skipped although a version was proven",
+            ),
             TaskEvent::Canceled => violation_unless(
                 case.phase == Phase::Canceling,
                 "canceled without a user's request",
@@ -239,7 +250,11 @@ impl Oracle {
             case.clock_noticed = at;
         }
         let able = |server| online(server) && !self.is_busy_elsewhere(batch, server);
-        let free = |server| able(server) && self.frozen_until(batch, server, at).is_none();
+        let free = |server| {
+            able(server)
+                && self.frozen_until(batch, server, at).is_none()
+                && !self.records[&batch].is_unproven(server)
+        };
         let case = &self.records[&batch];
         let undone = case.overdue_action(at, &free);
         let wakes = wake_at.map(|wake_at| at.real + wake_at.duration_since(at.wall));
@@ -331,6 +346,11 @@ impl RolloutRecord {
 
     fn total(&self) -> u32 {
         self.order.len() as u32
+    }
+
+    /// Whether a server has no version to install, because versions are pinned.
+    fn is_unproven(&self, server: ServerId) -> bool {
+        self.pace.pin_versions && self.wave > 0 && lacks_proof(server)
     }
 
     fn succeeded(&self) -> usize {
@@ -673,8 +693,12 @@ impl RolloutRecord {
         let any = |which: &dyn Fn(TaskOutcome) -> bool| self.count(which) > 0;
         let skipped = |why| any(&|end| end == TaskOutcome::Skipped(why));
         let canceled = |who| any(&|end| end == TaskOutcome::Canceled(who));
-        let (good, short) =
-            (self.successes() > 0, self.failures() > 0 || skipped(TaskSkipReason::NotApplicable));
+        let (good, short) = (
+            self.successes() > 0,
+            self.failures() > 0
+                || skipped(TaskSkipReason::NotApplicable)
+                || skipped(TaskSkipReason::VersionUnproven),
+        );
         Some(match (good, short) {
             _ if canceled(CancelReason::Person) => RolloutOutcome::Canceled,
             _ if skipped(TaskSkipReason::WindowClosed) => RolloutOutcome::Expired,
@@ -705,6 +729,9 @@ impl RolloutRecord {
             && self.expected_outcome().is_none()
             && self.halt_reason(self.new_failures()).is_some();
         let running = self.phase == Phase::Running && self.expected_outcome().is_none();
+        let waits = |server: &ServerId| matches!(self.tasks[server], TaskRecord::Waiting);
+        let mut waiting = self.order.iter().filter(|server| waits(server));
+        let skips = running && !halts && waiting.any(|server| self.is_unproven(*server));
         let asks = running && !halts && self.lacks_approval();
         let over = running && !halts && self.wave_is_over();
         let soaked = over
@@ -720,6 +747,7 @@ impl RolloutRecord {
         violation_unless(!startable, "a server could start but does not")
             .or(violation_unless(!unproven, "the rest waits for a canary that changed nothing"))
             .or(violation_unless(!halts, "it should have halted"))
+            .or(violation_unless(!skips, "a server without a proven version waits"))
             .or(violation_unless(!asks, "it should have asked for an approval"))
             .or(violation_unless(
                 !over || self.soaks_since.is_some(),

@@ -65,10 +65,12 @@ pub enum Situation {
     Frozen,
     /// The whole fleet disconnected at once.
     FleetOutage,
+    /// Versions were pinned, and a server had none.
+    VersionUnproven,
 }
 
 impl Situation {
-    pub const ALL: [Situation; 33] = [
+    pub const ALL: [Situation; 34] = [
         Situation::Lost,
         Situation::Repeated,
         Situation::Late,
@@ -102,6 +104,7 @@ impl Situation {
         Situation::FreezeAdded,
         Situation::Frozen,
         Situation::FleetOutage,
+        Situation::VersionUnproven,
     ];
 }
 

@@ -39,6 +39,9 @@ impl TaskRecord {
             (Waiting, TaskEvent::WindowClosed) => {
                 Ended(TaskOutcome::Skipped(TaskSkipReason::WindowClosed))
             }
+            (Waiting, TaskEvent::VersionUnproven) => {
+                Ended(TaskOutcome::Skipped(TaskSkipReason::VersionUnproven))
+            }
             (Waiting, TaskEvent::Canceled) => Ended(TaskOutcome::Canceled(CancelReason::Person)),
             (InProgress { stage, .. }, TaskEvent::DeadlinePassed) => {
                 Ended(TaskOutcome::TimedOut(stage))
@@ -67,6 +70,7 @@ fn expected_outcome(reported: ReportedResult) -> TaskOutcome {
         ReportedResult::NoChange => TaskOutcome::NoChange,
         ReportedResult::Failed(code) => TaskOutcome::Failed(code),
         ReportedResult::NotApplicable => TaskOutcome::Skipped(TaskSkipReason::NotApplicable),
+        ReportedResult::VersionGone => TaskOutcome::Skipped(TaskSkipReason::VersionGone),
         ReportedResult::Withdrawn => TaskOutcome::Canceled(CancelReason::Person),
     }
 }

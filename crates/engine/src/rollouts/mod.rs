@@ -23,6 +23,7 @@ use domain::server::Presence;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use store::leases::{self, Lease};
+use store::rollout_pins;
 use store::rollout_tasks::{self, StateChange, TaskRow};
 use store::rollouts::{self, phase_name};
 use store::{StoreError, Topic, presence_transitions};
@@ -36,7 +37,7 @@ use service::audit::Action;
 use service::clock::{ClockWatcher, Stopwatch};
 use service::commands::batches::{emit_phase, record_end, record_task_transition};
 use service::queries::freezes;
-use service::{integrity, record};
+use service::{integrity, pins, record};
 
 /// After this many consecutive write conflicts, the engine waits before it tries again.
 const CONFLICTS_MAX: u32 = 100;
@@ -209,6 +210,7 @@ impl Driver {
         let mut conflicts = 0;
         loop {
             let now = self.now();
+            self.rollouts.load_unproven(&self.app.db, id).await?;
             self.rollouts.end_freezes(id, now);
             let Some(next) = self.next_plan(id, now) else { return Ok(()) };
             // A forged row was found while this was carried out; the next step stops the batch.
@@ -283,8 +285,15 @@ impl Driver {
             Phase::Ended(end) => Some(end),
             _ => None,
         };
+        // Results are final, so they are read before the transaction.
+        let passes_first = change == Change::NextWave && live.rollout.head().waves.current == 0;
+        let pins = match passes_first && pins::are_pinned(&live.row) {
+            true => pins::collect(&mut *self.app.db.read().await?, &live.row, now).await?,
+            false => Vec::new(),
+        };
         let mut tx = self.app.db.begin().await?;
         leases::fence(&mut tx, &self.lease).await?;
+        rollout_pins::create(&mut tx, &pins).await?;
         if !moved.is_empty() {
             rollout_tasks::save(&mut tx, id, &moved).await?;
         }
@@ -301,6 +310,10 @@ impl Driver {
                 }
                 if matches!(change, Change::WaveEnded | Change::NextWave) {
                     payload["wave"] = json!(row.head.waves.number());
+                }
+                if !pins.is_empty() {
+                    let systems = pins.iter().map(|set| (&set.system, set.versions.len()));
+                    payload["pinned_versions"] = json!(systems.collect::<BTreeMap<_, _>>());
                 }
                 record(&mut tx, row.org_id, now, "engine", Action::BatchChange, id, &payload);
                 let before = live.row.head.phase;

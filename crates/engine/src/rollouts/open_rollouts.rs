@@ -13,6 +13,7 @@ use vocab::{BatchId, OrgId, ServerId, TaskId};
 use crate::UnavailableServers;
 use service::commands::batches::restore_rollout;
 use service::integrity;
+use service::pins;
 use service::queries::freezes;
 
 /// Freezes are read again after this time, in case someone created one.
@@ -28,6 +29,8 @@ pub(super) struct OpenRollout {
     /// The revision up to which it was read.
     revision: i64,
     wake_at: Option<Timestamp>,
+    /// If versions are pinned and the first wave has passed: the servers without one.
+    unproven: Option<BTreeSet<ServerId>>,
 }
 
 #[derive(Clone, Copy)]
@@ -155,6 +158,26 @@ impl OpenRollouts {
             for server in changed {
                 self.update_condition_in_all(server, None);
             }
+        }
+        Ok(())
+    }
+
+    /// Reads which servers of a rollout have no pinned version, once its first wave has passed.
+    pub(super) async fn load_unproven(&mut self, db: &Db, id: BatchId) -> store::Result<()> {
+        let Some(live) = self.rollouts.get_mut(&id) else { return Ok(()) };
+        if live.unproven.is_some()
+            || live.rollout.head().waves.current == 0
+            || !pins::are_pinned(&live.row)
+        {
+            return Ok(());
+        }
+        // All of them: one that has started may return its order and wait again.
+        let servers: Vec<ServerId> = live.rollout.tasks().map(|(server, _)| server).collect();
+        let conn = &mut *db.read().await?;
+        let unproven = pins::unproven_servers(conn, &live.row, &servers).await?;
+        live.unproven = Some(unproven.clone());
+        for server in unproven {
+            self.update_condition(id, server);
         }
         Ok(())
     }
@@ -311,6 +334,7 @@ impl OpenRollouts {
             tasks: rows.iter().map(|row| (row.server_id, task(row))).collect(),
             revision: row.revision,
             wake_at: None,
+            unproven: None,
             row,
         };
         self.freezes.entry(live.row.org_id).or_default().stale = true;
@@ -404,6 +428,7 @@ impl OpenRollouts {
             busy_in: self.busy_in.get(&server).copied().filter(|holder| *holder != id),
             agent_busy: self.unavailable.busy.contains(&server),
             frozen_until: frozen.and_then(|freezes| freezes.until.get(&server).copied()),
+            unproven: live.unproven.as_ref().is_some_and(|unproven| unproven.contains(&server)),
         };
         live.rollout.set_condition(server, condition);
     }

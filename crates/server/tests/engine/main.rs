@@ -17,6 +17,7 @@ mod feeds;
 mod interruptions;
 mod key_rotation;
 mod notifications;
+mod pinned_versions;
 mod proxy;
 mod recorded_agent;
 mod refreshes;

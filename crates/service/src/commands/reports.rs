@@ -72,7 +72,7 @@ pub async fn store_all(tx: &mut Tx, agent_reports: &[AgentReports<'_>]) -> store
                 }
                 TaskStatus::Waiting | TaskStatus::Busy(_) => count_finished(result),
             }
-            let report = serde_json::to_value(result).ok();
+            let report = stored_report(result);
             standing.apply(tx, *reporter, TaskEvent::Reported(to_verdict(result)), report, *now);
         }
     }
@@ -201,7 +201,7 @@ pub async fn store_result(
         return finish_refresh(tx, reporter, result, now).await;
     };
     let event = TaskEvent::Reported(to_verdict(result));
-    let report = serde_json::to_value(result).ok();
+    let report = stored_report(result);
     save_event(tx, reporter, &seen, event, report, now).await?;
     if !matches!(seen.target, TaskStatus::Done(_)) {
         count_finished(result);
@@ -233,10 +233,29 @@ fn count_finished(result: &OrderResult) {
         .record(took.as_secs_f64().max(0.0));
 }
 
+/// The report as it is stored. An agent of an earlier release refuses an order for exact versions
+/// with a message that only names the kind of the order.
+fn stored_report(result: &OrderResult) -> Option<serde_json::Value> {
+    let mut report = serde_json::to_value(result).ok()?;
+    let message = result.message.as_ref().map_or("", vocab::Line::as_str);
+    if result.failure_code == Some(FailureCode::UnsupportedOrder)
+        && message.contains("install_versions")
+    {
+        report["message"] = json!(
+            "the agent is too old for pinned versions and installed nothing; upgrade it with \
+             `fleetmend agents upgrade`, and retry"
+        );
+    }
+    Some(report)
+}
+
 fn to_verdict(result: &OrderResult) -> ReportedResult {
     match result.outcome {
         Outcome::Succeeded => ReportedResult::Succeeded,
         Outcome::NoChange => ReportedResult::NoChange,
+        Outcome::Skipped if result.failure_code == Some(FailureCode::VersionGone) => {
+            ReportedResult::VersionGone
+        }
         Outcome::Skipped => ReportedResult::NotApplicable,
         Outcome::Failed => {
             ReportedResult::Failed(result.failure_code.unwrap_or(FailureCode::AgentError))

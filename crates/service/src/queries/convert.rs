@@ -237,6 +237,7 @@ pub fn options(options: &PatchOptions) -> Options {
         max_failures: pace.max_failures,
         window_minutes: pace.window_minutes,
         override_freeze: pace.override_freeze,
+        pin_versions: pace.pin_versions,
         dry_run: order.dry_run,
     }
 }
@@ -489,10 +490,11 @@ fn task_result(row: &StoredTask) -> Option<TaskResult> {
             duration: took,
             exit: None,
             failure_code,
-            message: None,
+            message: unreported_reason(done.outcome).map(Line::sanitize),
             set_aside: Vec::new(),
             restarted: Vec::new(),
             notes: Vec::new(),
+            newer_available: Vec::new(),
             log,
         });
     };
@@ -501,6 +503,11 @@ fn task_result(row: &StoredTask) -> Option<TaskResult> {
         name: text(&change.name),
         from: change.from.as_ref().map(text),
         to: change.to.as_ref().map(text),
+    });
+    let newer = report.newer_available.iter().map(|newer| wire::v1::NewerVersion {
+        name: text(&newer.name),
+        pinned: text(&newer.pinned),
+        available: text(&newer.available),
     });
     Some(TaskResult {
         packages: packages.collect(),
@@ -516,8 +523,17 @@ fn task_result(row: &StoredTask) -> Option<TaskResult> {
         set_aside: report.set_aside,
         restarted: report.restarted,
         notes: report.notes,
+        newer_available: newer.collect(),
         log,
     })
+}
+
+/// The reason for an outcome that no agent reported.
+fn unreported_reason(outcome: TaskOutcome) -> Option<&'static str> {
+    matches!(outcome, TaskOutcome::Skipped(TaskSkipReason::VersionUnproven)).then_some(
+        "versions are pinned, and no server with this operating system and architecture installed \
+         an update in the first wave",
+    )
 }
 
 fn failure_code(outcome: TaskOutcome) -> Option<FailureCode> {
@@ -533,6 +549,8 @@ fn failure_code(outcome: TaskOutcome) -> Option<FailureCode> {
             | Stage::Verifying,
         ) => Some(FailureCode::AgentLost),
         TaskOutcome::Skipped(TaskSkipReason::WindowClosed) => Some(FailureCode::WindowClosed),
+        TaskOutcome::Skipped(TaskSkipReason::VersionGone) => Some(FailureCode::VersionGone),
+        TaskOutcome::Skipped(TaskSkipReason::VersionUnproven) => Some(FailureCode::VersionUnproven),
         TaskOutcome::Succeeded
         | TaskOutcome::NoChange
         | TaskOutcome::Skipped(TaskSkipReason::NotApplicable)

@@ -7,15 +7,20 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use domain::rollout::StartOrder;
+use domain::rollout::pins::System;
+use domain::rollout::{Phase, RolloutOutcome, TaskOutcome, TaskStatus};
 use jiff::{SignedDuration, Timestamp};
 use store::server_list::{self, Filter, OnlineSpan, Sort};
 use store::servers::{self, Server};
-use store::{Conn, Page, Paged};
+use store::{Conn, Page, Paged, rollout_tasks, rollouts};
 use vocab::{Digest, Environment, Line, OrgId, Pending, RebootPolicy, Selector, ServerId, Status};
-use wire::v1::{Preview, PreviewServer, PreviewUpdate, RebootOutlook, WaitingFor};
+use wire::v1::{
+    Preview, PreviewFreeze, PreviewReboots, PreviewServer, PreviewUpdate, PreviewWave,
+    RebootOutlook, WaitingFor,
+};
 
 use super::targets::explain_unmatched;
-use super::{Scope, convert};
+use super::{Scope, convert, freezes};
 use crate::projections::findings;
 use crate::{App, PatchOptions, Result, host_facts};
 
@@ -161,7 +166,7 @@ pub async fn start_order(
         let rows = servers::get_all(conn, &pending).await?;
         let rows: BTreeMap<_, _> = rows.into_iter().map(|row| (row.id, row)).collect();
         for server in chunk.iter().filter_map(|id| rows.get(id)) {
-            let system = (server.os.id().to_owned(), server.os.version().to_owned());
+            let system = system_of(server);
             if order.wants(&system, server.id)
                 && would_install(conn, options, server, &mut lists).await
             {
@@ -171,6 +176,11 @@ pub async fn start_order(
     }
     let (ordered, count) = order.finish(servers);
     Ok((ordered, Some(count)))
+}
+
+/// What decides which versions a server can install.
+fn system_of(server: &Server) -> System {
+    System::new(&server.os, server.package_manager, &server.arch)
 }
 
 /// Whether an order would install something on a server, as of its last inventory. A server whose
@@ -358,7 +368,7 @@ pub async fn preview_servers(
     let selected =
         SelectedServers::from_ids(&mut reader, scope.org, options, named.to_vec(), shown, online)
             .await?;
-    to_preview(app, &mut reader, options, selected).await
+    to_preview(app, &mut reader, scope.org, options, selected).await
 }
 
 /// The preview for the servers that a selector matches.
@@ -378,7 +388,7 @@ pub async fn preview_targets(
     };
     let selected =
         SelectedServers::matching(&mut reader, scope.org, options, &filter, shown, online).await?;
-    let mut preview = to_preview(app, &mut reader, options, selected).await?;
+    let mut preview = to_preview(app, &mut reader, scope.org, options, selected).await?;
     if preview.total == 0 {
         let visible = scope.environments.as_deref();
         let unmatched = explain_unmatched(&mut reader, scope.org, visible, selector).await?;
@@ -390,6 +400,7 @@ pub async fn preview_targets(
 async fn to_preview(
     app: &App,
     conn: &mut Conn,
+    org: OrgId,
     options: &PatchOptions,
     selected: SelectedServers,
 ) -> Result<Preview> {
@@ -397,8 +408,34 @@ async fn to_preview(
     let seen = preview_batch(conn, options, selected, now).await?;
     let mut warnings = convert::warnings(options, u64::from(seen.total));
     warnings.extend(canary_warning(&seen));
+    let waves = waves(options, &seen);
+    warnings.extend(wave_warnings(&waves));
+    warnings.extend(unproven_warnings(options, &seen));
     warnings.extend(refusal_warning(&seen));
+    let frozen = match options.pace.override_freeze {
+        Some(_) => BTreeMap::new(),
+        None => {
+            let ids: Vec<ServerId> = seen.servers.iter().map(|one| one.server.id).collect();
+            freezes::frozen_until(conn, org, &ids, now).await?
+        }
+    };
+    let mut by_freeze: BTreeMap<_, PreviewFreeze> = BTreeMap::new();
+    for (ends_at, freeze_id, name) in frozen.values().cloned() {
+        let new = PreviewFreeze { freeze_id, name, ends_at, servers: 0 };
+        by_freeze.entry(freeze_id).or_insert(new).servers += 1;
+    }
+    let task = typical_duration(conn, org).await?;
+    let expected = task.map(|task| options.pace.expected_duration(seen.total, task));
+    let reboots = |outlook| {
+        let count = seen.servers.iter().filter(|one| one.reboots == outlook).count();
+        u32::try_from(count).unwrap_or(u32::MAX)
+    };
     Ok(Preview {
+        waves,
+        // Rounded up: a batch takes no less than a minute.
+        expected_minutes: expected.map(|span| span.as_secs().unsigned_abs().div_ceil(60)),
+        reboots: PreviewReboots { certain: reboots(Some(true)), possible: reboots(None) },
+        freezes: by_freeze.into_values().collect(),
         options: convert::options(options),
         total: seen.total,
         offline: seen.offline,
@@ -406,7 +443,12 @@ async fn to_preview(
         last_start_at: seen.last_start_at,
         beyond_window: seen.beyond_window,
         warnings,
-        servers: seen.servers.into_iter().map(|one| to_wire(app, one)).collect(),
+        servers: { seen.servers.into_iter() }
+            .map(|one| {
+                let is_frozen = frozen.contains_key(&one.server.id);
+                to_wire(app, one, is_frozen)
+            })
+            .collect(),
     })
 }
 
@@ -450,12 +492,101 @@ fn refusal_warning(seen: &BatchPreview) -> Option<String> {
     })
 }
 
-fn to_wire(app: &App, seen: ServerPreview) -> PreviewServer {
+/// The waves, with the number of their servers that have something to install.
+fn waves(options: &PatchOptions, seen: &BatchPreview) -> Vec<PreviewWave> {
+    let limits = options.pace.limits(seen.total);
+    let of_wave = |(index, wave): (u32, &domain::rollout::WaveLimits)| {
+        let listed = seen.servers.iter().filter(|server| server.wave == index);
+        let (count, with_updates) = listed.fold((0_u32, 0_u32), |(count, with), server| {
+            (count + 1, with + u32::from(!server.updates.is_empty()))
+        });
+        PreviewWave {
+            number: index + 1,
+            size: wave.servers,
+            with_updates: (count == wave.servers).then_some(with_updates),
+            soak_minutes: u32::try_from(wave.soak.as_mins()).unwrap_or(u32::MAX),
+            approval: wave.approval,
+        }
+    };
+    (0_u32..).zip(limits.waves()).map(of_wave).collect()
+}
+
+/// Warns about waves after the first that have nothing to install: they prove nothing to the waves
+/// after them. [`canary_warning`] is about the first.
+fn wave_warnings(waves: &[PreviewWave]) -> Vec<String> {
+    let without_changes = |wave: &&PreviewWave| wave.with_updates == Some(0) && wave.size > 0;
+    let between = waves.iter().take(waves.len().saturating_sub(1)).skip(1);
+    let warning = |wave: &PreviewWave| {
+        format!(
+            "none of the servers of wave {} has anything to install, so the wave proves nothing",
+            wave.number
+        )
+    };
+    between.filter(without_changes).map(warning).collect()
+}
+
+/// Warns about systems that no server of the first wave has: with pinned versions, their servers
+/// are skipped. Servers that are not listed are not considered.
+fn unproven_warnings(options: &PatchOptions, seen: &BatchPreview) -> Vec<String> {
+    if !options.pace.pin_versions || options.order.dry_run {
+        return Vec::new();
+    }
+    let (first, later): (Vec<_>, Vec<_>) = { seen.servers.iter() }
+        .filter(|one| !one.updates.is_empty())
+        .partition(|one| one.wave == 0);
+    let proven: BTreeSet<System> = first.iter().map(|one| system_of(&one.server)).collect();
+    let mut unproven: BTreeMap<System, u32> = BTreeMap::new();
+    for one in later {
+        let system = system_of(&one.server);
+        if !proven.contains(&system) {
+            *unproven.entry(system).or_default() += 1;
+        }
+    }
+    let warning = |(system, count): (System, u32)| {
+        let servers = if count == 1 { "1 server".to_owned() } else { format!("{count} servers") };
+        format!(
+            "versions are pinned, but the first wave updates no server with `{system}`: {servers} \
+             with this system would be skipped"
+        )
+    };
+    unproven.into_iter().map(warning).collect()
+}
+
+/// How many of the last batches, and how many servers of each, are considered.
+const PAST_BATCHES: u32 = 10;
+const PAST_TASKS: u32 = 50;
+
+/// The median duration of tasks that recently succeeded; `None` if there are none.
+async fn typical_duration(conn: &mut Conn, org: OrgId) -> Result<Option<SignedDuration>> {
+    let ended = [RolloutOutcome::Succeeded, RolloutOutcome::CompletedWithErrors]
+        .map(|outcome| rollouts::phase_name(Phase::Ended(outcome)));
+    let page = Page { limit: PAST_BATCHES, offset: 0 };
+    let past = rollouts::list(conn, org, &ended, page).await?.items;
+    let mut durations = Vec::new();
+    for row in past {
+        // A dry run takes less time.
+        if PatchOptions::from_json(&row.options).is_ok_and(|options| options.order.dry_run) {
+            continue;
+        }
+        let states = rollout_tasks::states(conn, row.id, 0, PAST_TASKS).await?;
+        durations.extend(states.into_iter().filter_map(|status| match status {
+            TaskStatus::Done(done) if done.outcome == TaskOutcome::Succeeded => {
+                Some(done.at.duration_since(done.started_at?))
+            }
+            _ => None,
+        }));
+    }
+    durations.sort_unstable();
+    Ok(durations.get(durations.len() / 2).copied())
+}
+
+fn to_wire(app: &App, seen: ServerPreview, is_frozen: bool) -> PreviewServer {
     let status = convert::status(app, Some(seen.server.last_seen_at));
     let waits = [
         (seen.waits_for_wave && seen.by_canary, WaitingFor::Canary),
         (seen.waits_for_wave && !seen.by_canary, WaitingFor::Wave),
         (seen.waits_for_approval, WaitingFor::Approval),
+        (is_frozen, WaitingFor::Freeze),
         (seen.waits_for_parallel, WaitingFor::Parallel),
         (status == Status::Offline, WaitingFor::Offline),
         (seen.starts_at.is_none(), WaitingFor::Window),

@@ -235,6 +235,13 @@ pub fn options(errors: &mut ValidationErrors, at: &str, requested: OptionsReques
     let override_freeze = requested
         .override_freeze
         .map(|reason| errors.line(&format!("{at}/override_freeze"), reason, OVERRIDE_CHARS_MAX));
+    let pin_versions = requested.pin_versions.unwrap_or(false);
+    let is_single = canary.is_none() && waves.len() < 2 && waves.iter().all(|w| w.size.is_none());
+    if pin_versions && is_single {
+        let detail = "needs `canary` or at least two waves: the first one installs the versions \
+                      that the others get";
+        errors.add(&format!("{at}/pin_versions"), "single_wave", detail);
+    }
     PatchOptions {
         order: OrderOptions {
             packages: deduplicate(packages),
@@ -251,6 +258,7 @@ pub fn options(errors: &mut ValidationErrors, at: &str, requested: OptionsReques
             max_failures: requested.max_failures,
             window_minutes,
             override_freeze,
+            pin_versions,
         },
     }
 }

@@ -11,8 +11,8 @@ use store::findings::{CveChange, WithSuppressed};
 use store::server_list::{Filter, OnlineSpan, Sort};
 use store::{
     Conn, Db, Page, Paged, Tx, findings, health, patches, presence, presence_transitions,
-    recorded_sql, rollout_tasks, rollouts, saved_views, schedules, seals, security_counts,
-    server_list, servers,
+    recorded_sql, rollout_pins, rollout_tasks, rollouts, saved_views, schedules, seals,
+    security_counts, server_list, servers,
 };
 use vocab::{OrgId, ServerId, Stage, Status};
 
@@ -167,6 +167,8 @@ async fn call_frequent_queries(
     call!("save", rollout_tasks::save(tx, batch, &[more]));
     call!("active tasks", rollout_tasks::active_by_servers(tx, &[nth!(ServerId, 1_u32)]));
     call!("changed", rollout_tasks::changed_since(tx, batch, 3));
+    call!("pins", rollout_pins::all(tx, batch));
+    call!("systems", servers::systems(tx, &[nth!(ServerId, 1_u32)]));
     call!(
         "unfinished tasks of a server",
         rollout_tasks::unfinished_by_server(tx, nth!(ServerId, 1_u32))

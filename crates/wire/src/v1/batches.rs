@@ -352,8 +352,23 @@ pub struct TaskResult {
     pub restarted: Vec<Line>,
     /// Further information: what was repaired, what was skipped and why, why there was no reboot.
     pub notes: Vec<Line>,
+    /// Packages of which the repositories offered a newer version than the pinned one.
+    #[serde(default)]
+    pub newer_available: Vec<NewerVersion>,
     /// Path of the log, relative to the base URL.
     pub log: String,
+}
+
+/// A package of which a newer version than the pinned one was available.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NewerVersion {
+    /// Package name.
+    pub name: String,
+    /// Version that was installed by the first wave.
+    pub pinned: String,
+    /// Newest available version.
+    pub available: String,
 }
 
 /// A package that changed.

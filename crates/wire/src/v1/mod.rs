@@ -34,8 +34,9 @@ pub use audit::{
     AuditEntry, AuditEntryList, AuditMeta, AuditSubject, AuditVerification, VerifyAudit,
 };
 pub use batches::{
-    Batch, BatchState, BatchWave, BatchWaveState, CreateBatch, Decision, Origin, PackageChange,
-    PatchServer, Progress, Reboot, Task, TaskResult, TaskState, WaitingFor, WaveCounts,
+    Batch, BatchState, BatchWave, BatchWaveState, CreateBatch, Decision, NewerVersion, Origin,
+    PackageChange, PatchServer, Progress, Reboot, Task, TaskResult, TaskState, WaitingFor,
+    WaveCounts,
 };
 pub use credentials::{
     ApiKey, CreateApiKey, CreateEnrollmentToken, CreatedApiKey, CreatedEnrollmentToken,
@@ -59,7 +60,10 @@ pub use list::{Links, List, Meta};
 pub use notifications::{NotificationTest, TestNotification};
 pub use options::{Options, OptionsRequest, WaveRequest};
 pub use patches::{AffectedServer, Patch, PatchCve, PatchDetail, PatchEnvironment, PatchVersion};
-pub use preview::{Preview, PreviewRequest, PreviewServer, PreviewUpdate, RebootOutlook};
+pub use preview::{
+    Preview, PreviewFreeze, PreviewReboots, PreviewRequest, PreviewServer, PreviewUpdate,
+    PreviewWave, RebootOutlook,
+};
 pub use problem::{FieldError, Problem};
 pub use schedules::{LastRun, Run, RunState, Schedule, ScheduleRequest, Trigger};
 pub use servers::{

@@ -59,6 +59,10 @@ macro_rules! with_options {
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 200))]
             pub override_freeze: Option<String>,
+            /// Whether later waves install exactly the versions that the first wave installed. Needs
+            /// `canary` or at least two waves.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub pin_versions: Option<bool>,
             /// Report what would be installed, without changing anything.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub dry_run: Option<bool>,
@@ -116,6 +120,7 @@ macro_rules! takes_options {
                     max_failures: self.max_failures,
                     window_minutes: self.window_minutes,
                     override_freeze: self.override_freeze.clone(),
+                    pin_versions: self.pin_versions,
                     dry_run: self.dry_run,
                 }
             }
@@ -152,6 +157,9 @@ pub struct Options {
     /// Reason for which freezes are ignored.
     #[serde(default)]
     pub override_freeze: Option<String>,
+    /// Whether later waves install exactly the versions that the first wave installed.
+    #[serde(default)]
+    pub pin_versions: bool,
     /// Report what would be installed, without changing anything.
     pub dry_run: bool,
 }

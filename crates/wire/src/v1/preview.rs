@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use vocab::{BlockedBy, Environment, Hostname, Line, ServerId, Status};
+use vocab::{BlockedBy, Environment, FreezeId, Hostname, Line, ServerId, Status};
 
 use super::options::{takes_options, with_options};
 use super::{Options, WaitingFor};
@@ -39,10 +39,64 @@ pub struct Preview {
     pub last_start_at: Option<Timestamp>,
     /// Number of servers that could not start within the window.
     pub beyond_window: u32,
+    /// The waves, in order. Without waves, all servers are one.
+    #[serde(default)]
+    pub waves: Vec<PreviewWave>,
+    /// Expected duration in minutes, with soaks but without approvals and offline servers: from the
+    /// durations of past tasks. Null if there are none.
+    #[serde(default)]
+    pub expected_minutes: Option<u64>,
+    /// Number of `servers` that would be rebooted.
+    #[serde(default)]
+    pub reboots: PreviewReboots,
+    /// Active freezes that cover some of `servers`; the batch would wait for their end.
+    #[serde(default)]
+    pub freezes: Vec<PreviewFreeze>,
     /// The first 500 servers in the order in which they start.
     pub servers: Vec<PreviewServer>,
     /// Likely mistakes in the options.
     pub warnings: Vec<String>,
+}
+
+/// A wave of a batch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PreviewWave {
+    /// Number, from 1.
+    pub number: u32,
+    /// Number of servers.
+    pub size: u32,
+    /// Number of these with updates that would be installed; null if some of its servers are not
+    /// among `servers`.
+    pub with_updates: Option<u32>,
+    /// Minutes between its last server and the next wave.
+    pub soak_minutes: u32,
+    /// Whether it needs an approval.
+    pub approval: bool,
+}
+
+/// Number of servers that would be rebooted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PreviewReboots {
+    /// Certainly.
+    pub certain: u32,
+    /// If the updates require it.
+    pub possible: u32,
+}
+
+/// A freeze that covers servers of a batch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PreviewFreeze {
+    /// ID.
+    pub freeze_id: FreezeId,
+    /// Name.
+    pub name: String,
+    /// When it ends.
+    pub ends_at: Timestamp,
+    /// Number of servers that it covers.
+    pub servers: u32,
 }
 
 /// What a batch would do on one server.

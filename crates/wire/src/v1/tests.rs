@@ -59,7 +59,7 @@ fn options() -> Value {
         "stagger_minutes": 0, "max_parallel": null, "canary": 0, "max_failures": "5%",
         "waves": [{"size": "10%", "soak_minutes": 60, "approval": false},
             {"size": null, "soak_minutes": 0, "approval": true}],
-        "override_freeze": null, "window_minutes": null, "dry_run": false})
+        "override_freeze": null, "pin_versions": true, "window_minutes": null, "dry_run": false})
 }
 
 fn progress() -> Value {
@@ -89,7 +89,7 @@ fn schedule_and_run_match_api_field_names() {
     assert_eq!(
         names(&schedule["options"]),
         sorted(
-            "packages exclude security_only reboot stagger_minutes max_parallel canary waves max_failures window_minutes override_freeze dry_run"
+            "packages exclude security_only reboot stagger_minutes max_parallel canary waves max_failures window_minutes override_freeze pin_versions dry_run"
         )
     );
     assert_round_trip::<Schedule>(schedule);
@@ -117,6 +117,7 @@ fn batch_matches_api_field_names() {
                 "reboot": {"needed": true, "done": false, "seconds": null}, "duration": 12, "exit": 100,
                 "failure_code": "pkg_lock_timeout", "message": "held by unattended-upgrades",
                 "set_aside": ["/etc/bash.bashrc.dpkg-dist"], "restarted": [], "notes": [],
+                "newer_available": [{"name": "bash", "pinned": "5.2", "available": "5.3"}],
                 "log": "/v1/batches/bat_01jcqk3m8ye0fr5cq0k6s8v2xw/tasks/tsk_01jcqk3m8ye0fr5cq0k6s8v2xw/log"}}]});
     assert_round_trip::<Batch>(batch);
 }

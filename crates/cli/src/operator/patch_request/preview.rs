@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use wire::v1::{Preview, PreviewServer, RebootOutlook};
 
 use crate::operator::table::{
-    Cell, Screen, Tone, empty_cell, full_column, optional_cell, optional_column, pluralize,
-    truncated_column,
+    Cell, Screen, Tone, empty_cell, escape_cell, full_column, optional_cell, optional_column,
+    pluralize, truncated_column,
 };
 use crate::operator::{api_name, toned_cell};
 
@@ -20,6 +20,7 @@ pub(super) fn format_preview(preview: &Preview, screen: &Screen) -> String {
     text += &packages(preview, screen);
     text += &blocked(preview);
     text += &host_limits(preview);
+    text += &plan(preview, screen);
     if let (Some(first), Some(last)) = (preview.first_start_at, preview.last_start_at)
         && first != last
     {
@@ -37,6 +38,49 @@ pub(super) fn format_preview(preview: &Preview, screen: &Screen) -> String {
     }
     for warning in &preview.warnings {
         text += &format!("{}\n", screen.paint(&format!("Warning: {warning}"), Tone::Warning));
+    }
+    text
+}
+
+/// Waves, pins, reboots, freezes and the expected duration.
+fn plan(preview: &Preview, screen: &Screen) -> String {
+    let mut text = String::new();
+    if preview.waves.len() > 1 {
+        text += "\n";
+        for wave in &preview.waves {
+            text += &format!("Wave {}: {}", wave.number, pluralize(wave.size, "server", "servers"));
+            if let Some(count) = wave.with_updates {
+                text += &format!(", {count} with updates");
+            }
+            if wave.soak_minutes > 0 {
+                text += &format!(", then {} min of soak", wave.soak_minutes);
+            }
+            text += if wave.approval { ", after an approval\n" } else { "\n" };
+        }
+        if preview.options.pin_versions {
+            text += "Later waves install exactly the versions of the first one.\n";
+        }
+    }
+    let reboots = preview.reboots;
+    if reboots.certain + reboots.possible > 0 {
+        text += &format!(
+            "\nReboots: {} for sure, {} if the updates require it.\n",
+            reboots.certain, reboots.possible
+        );
+    }
+    if let Some(minutes) = preview.expected_minutes {
+        let minutes = pluralize(minutes, "minute", "minutes");
+        text += &format!("Expected duration, from past batches: {minutes}.\n");
+    }
+    for freeze in &preview.freezes {
+        let until = screen.time(freeze.ends_at);
+        let line = format!(
+            "Frozen by \"{}\" until {}: {}.",
+            escape_cell(freeze.name.clone()),
+            until.text(),
+            pluralize(freeze.servers, "server", "servers")
+        );
+        text += &format!("{}\n", screen.paint(&line, Tone::Warning));
     }
     text
 }

@@ -382,3 +382,84 @@ fn freeze_longer_than_the_window_skips_the_server() {
         .advance_minutes(1)
         .assert_status(["a skipped: WindowClosed"]);
 }
+
+const UNPROVEN: ServerCondition = ServerCondition { unproven: true, ..ServerCondition::FREE };
+
+fn pinned<const N: usize>(list: [Wave; N]) -> Pace {
+    Pace { pin_versions: true, ..waves(list) }
+}
+
+#[test]
+fn server_without_a_proven_version_is_skipped_after_the_first_wave() {
+    let mut scenario = Scenario::new(["a", "b", "c"], pinned([wave(1), REST]));
+    scenario
+        .set_condition("b", UNPROVEN)
+        .assert_status(["a dispatched", "b waits: wave", "c waits: wave"])
+        .apply_event("a", SUCCEEDED)
+        .assert_status(["a succeeded", "b skipped: VersionUnproven", "c dispatched"])
+        .apply_event("c", SUCCEEDED)
+        .assert_phase(Phase::Ended(RolloutOutcome::CompletedWithErrors));
+    let skipped = scenario.rollout.task_status(scenario.server("b")).unwrap();
+    assert_eq!(skipped.wave(), 0);
+}
+
+#[test]
+fn skipped_servers_do_not_use_up_their_wave() {
+    let names = ["a", "b", "c", "d", "e"];
+    Scenario::new(names, pinned([wave(1), wave(2), REST]))
+        .set_condition("b", UNPROVEN)
+        .apply_event("a", SUCCEEDED)
+        .assert_status([
+            "a succeeded",
+            "b skipped: VersionUnproven",
+            "c dispatched",
+            "d dispatched",
+            "e waits: wave",
+        ]);
+}
+
+#[test]
+fn offline_server_without_a_proven_version_is_not_waited_for() {
+    Scenario::new(["a", "b"], pinned([wave(1), REST]))
+        .set_condition("b", ServerCondition { online: false, ..UNPROVEN })
+        .apply_event("a", SUCCEEDED)
+        .assert_status(["a succeeded", "b skipped: VersionUnproven"])
+        .assert_phase(Phase::Ended(RolloutOutcome::CompletedWithErrors));
+}
+
+#[test]
+fn paused_rollout_skips_nobody() {
+    Scenario::new(["a", "b"], pinned([Wave { soak_minutes: 30, ..wave(1) }, REST]))
+        .set_condition("b", UNPROVEN)
+        .apply_event("a", SUCCEEDED)
+        .assert_status(["a succeeded", "b waits: soak until 00:30"])
+        .apply_change(Change::Pause)
+        .advance_minutes(40)
+        .assert_status(["a succeeded", "b waits: paused"])
+        .apply_change(Change::Resume)
+        .assert_status(["a succeeded", "b skipped: VersionUnproven"]);
+}
+
+#[test]
+fn vanished_version_skips_the_task() {
+    let gone = TaskEvent::Reported(ReportedResult::VersionGone);
+    Scenario::new(["a", "b", "c"], pinned([wave(1), REST]))
+        .apply_event("a", SUCCEEDED)
+        .apply_event("b", gone)
+        .apply_event("c", SUCCEEDED)
+        .assert_status(["a succeeded", "b skipped: VersionGone", "c succeeded"])
+        .assert_phase(Phase::Ended(RolloutOutcome::CompletedWithErrors));
+}
+
+#[test]
+fn expected_duration_follows_waves_stagger_and_parallel_tasks() {
+    let task = SignedDuration::from_mins(5);
+    let minutes = |pace: Pace, total| pace.expected_duration(total, task).as_mins();
+    assert_eq!(minutes(pace(), 0), 0);
+    assert_eq!(minutes(pace(), 100), 5);
+    assert_eq!(minutes(Pace { max_parallel: Some(10), ..pace() }, 25), 15);
+    assert_eq!(minutes(Pace { stagger_minutes: 2, ..pace() }, 4), 11);
+    let soaks = Wave { soak_minutes: 60, ..wave(1) };
+    assert_eq!(minutes(waves([soaks, wave(2), REST]), 10), 75);
+    assert_eq!(minutes(Pace { max_parallel: Some(2), ..waves([soaks, REST]) }, 10), 90);
+}

@@ -296,6 +296,38 @@ async fn wave_is_approved_by_someone_else(service: &Service) {
     assert_eq!(comments, ["quiet", "not today"]);
 }
 
+async fn pinned_versions_need_a_first_wave(service: &Service) {
+    let [one, two, _] = three_servers(service).await;
+    let body = |more: Value| {
+        let mut body =
+            json!({"server_ids": [one, two], "security_only": true, "pin_versions": true});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    for alone in [json!({}), json!({"canary": 0}), json!({"waves": []}), json!({"waves": [{}]})] {
+        let refusal = service.post("/v1/batches", body(alone)).await;
+        let refusal = refusal.is_problem(422, "invalid_body").json();
+        let error = &refusal["errors"][0];
+        assert_eq!(
+            (&error["pointer"], &error["code"]),
+            (&json!("/pin_versions"), &json!("single_wave")),
+            "{refusal}"
+        );
+    }
+    for first in [json!({"canary": 1}), json!({"waves": [{"size": 1}]})] {
+        let batch = create_batch(service, body(first)).await;
+        assert_eq!(get_batch(service, &batch).await["options"]["pin_versions"], true);
+    }
+    // The schedule's options and a single patch accept the same.
+    let schedule = json!({"name": "Nightly", "cron": "@daily", "targets": {"all": true},
+        "options": {"security_only": true, "pin_versions": true}});
+    let refusal = service.post("/v1/schedules", schedule).await;
+    let refusal = refusal.is_problem(422, "invalid_body").json();
+    assert_eq!(refusal["errors"][0]["pointer"], "/options/pin_versions");
+    let single = json!({"security_only": true, "pin_versions": true, "canary": 1});
+    service.post(&format!("/v1/servers/{one}/patch"), single).await.is(202);
+}
+
 async fn only_administrators_override_freezes(service: &Service) {
     let [one, ..] = three_servers(service).await;
     let body = json!({"server_ids": [one], "security_only": true, "override_freeze": "CVE-2026-1"});
@@ -594,6 +626,7 @@ testkit::both!(
     waiting_task_shows_what_it_waits_for,
     batch_rejects_actions_that_its_state_does_not_allow,
     wave_is_approved_by_someone_else,
+    pinned_versions_need_a_first_wave,
     only_administrators_override_freezes,
     retry_is_a_new_batch_of_the_failed_servers,
     batch_has_at_most_one_unfinished_retry,

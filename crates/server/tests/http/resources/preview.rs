@@ -228,12 +228,66 @@ async fn preview_rejects_what_a_batch_would_reject(service: &Service) {
     );
 }
 
+/// The whole plan: waves, reboots, freezes, pins, and the expected duration from past tasks.
+async fn preview_tells_the_whole_plan(service: &Service) {
+    let pending = || vec![security("openssl", Severity::High, &[])];
+    let host = |name| Host::new(name).with_updates(pending());
+    let one = join(service, host("web-1")).await;
+    let two = join(service, Host { reboot_required: true, ..host("web-2") }).await;
+    let idle = [join(service, Host::new("web-3")).await, join(service, Host::new("web-4")).await];
+    let rocky = join(service, Host { os: ("rocky", "9.4"), ..host("rocky-1") }).await;
+    let freeze = json!({"name": "Sale", "reason": "no changes", "targets": {"server_ids": [two]},
+        "starts_at": "2026-11-15T03:00:00Z", "ends_at": "2026-11-15T09:00:00Z"});
+    service.post("/v1/freezes", freeze).await.is(201);
+    let order = |waves: Value| {
+        json!({"server_ids": [one, two, rocky, idle[0], idle[1]], "packages": [],
+            "reboot": "if_required", "waves": waves, "pin_versions": true})
+    };
+    let waves = json!([{"size": 1, "soak_minutes": 60}, {"size": 2}, {"size": 1},
+        {"approval": true}]);
+    let seen = preview(service, order(waves.clone())).await;
+    assert_eq!(seen["options"]["pin_versions"], true);
+    let wave = |number: u32, size: u32, with_updates: u32, soak: u32, approval: bool| {
+        json!({"number": number, "size": size, "with_updates": with_updates,
+            "soak_minutes": soak, "approval": approval})
+    };
+    assert_eq!(
+        seen["waves"],
+        json!([
+            wave(1, 1, 1, 60, false),
+            wave(2, 2, 2, 0, false),
+            wave(3, 1, 0, 0, false),
+            wave(4, 1, 0, 0, true)
+        ])
+    );
+    assert_eq!(seen["reboots"], json!({"certain": 1, "possible": 2}));
+    let freeze = &seen["freezes"][0];
+    assert_eq!((&freeze["name"], &freeze["servers"]), (&json!("Sale"), &json!(1)));
+    assert_eq!(freeze["ends_at"], "2026-11-15T09:00:00Z");
+    let frozen =
+        { seen["servers"].as_array().unwrap().iter() }.find(|server| server["hostname"] == "web-2");
+    assert!(frozen.unwrap()["waits_for"].as_array().unwrap().contains(&json!("freeze")), "{seen}");
+    let warnings = seen["warnings"].to_string();
+    assert!(warnings.contains("none of the servers of wave 3 has anything to install"), "{seen}");
+    assert!(warnings.contains("the first wave updates no server with"), "{seen}");
+    assert!(warnings.contains("1 server with this system would be skipped"), "{seen}");
+    // The systems take turns, so a first wave of two covers both.
+    let covered = preview(service, order(json!([{"size": 2}, {}]))).await;
+    assert!(!covered["warnings"].to_string().contains("pinned"), "{covered}");
+    // Nothing was measured yet.
+    assert_eq!(seen["expected_minutes"], Value::Null);
+    let urgent = json!({"server_ids": [two], "packages": [], "override_freeze": "CVE-2026-1"});
+    let urgent = service.post("/v1/preview", urgent).await.is(200).json();
+    assert_eq!(urgent["freezes"], json!([]));
+}
+
 testkit::both!(
     crate::support:
     previews_with_idempotency_keys_store_nothing,
     preview_shows_updates_times_and_reboots_and_changes_nothing,
     canary_prefers_servers_with_updates_or_warns,
     preview_respects_host_limits,
+    preview_tells_the_whole_plan,
     update_that_fixes_a_known_cve_is_a_security_update,
     preview_counts_servers_outside_the_window,
     preview_rejects_what_a_batch_would_reject,

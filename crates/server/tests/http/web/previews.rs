@@ -101,6 +101,7 @@ async fn start_with_any_field_changed_since_the_preview_is_rejected(service: &Se
         ("max_failures", ""),
         ("window_minutes", ""),
         ("override_freeze", "CVE-2026-1"),
+        ("pin_versions", "true"),
         ("dry_run", ""),
     ] {
         attacks.push((name, with(&form, name, value)));
@@ -128,7 +129,7 @@ async fn start_with_any_field_changed_since_the_preview_is_rejected(service: &Se
         created[0]["options"],
         json!({"packages": ["openssl"], "exclude": ["linux-*"], "security_only": false,
         "reboot": "never", "stagger_minutes": 5, "max_parallel": 1, "canary": 2, "max_failures": 1,
-        "waves": [], "window_minutes": 60, "override_freeze": null, "dry_run": true})
+        "waves": [], "window_minutes": 60, "override_freeze": null, "pin_versions": false, "dry_run": true})
     );
     // A used token starts nothing more, even with an additional field that is ignored.
     let total = service.get("/v1/batches").await.is(200).json()["meta"]["total"].clone();
@@ -477,7 +478,7 @@ async fn saving_an_unchanged_schedule_changes_no_option(service: &Service) {
     let options = [
         json!({"packages": ["openssl"], "security_only": true, "dry_run": true}),
         json!({"packages": ["openssl", "curl"], "exclude": ["linux-*"], "reboot": "if_required", "stagger_minutes": 5,
-            "max_parallel": 2, "canary": "10%", "max_failures": "5%", "window_minutes": 60}),
+            "max_parallel": 2, "canary": "10%", "max_failures": "5%", "window_minutes": 60, "pin_versions": true}),
         json!({"packages": [], "dry_run": true}),
         json!({"security_only": true}),
     ];
