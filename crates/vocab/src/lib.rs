@@ -4,6 +4,7 @@
 //! A value exists only if it is valid: every [`ServerId`] is a well-formed one. Parse errors are
 //! read by people, so they say exactly what is wrong.
 
+mod compliance;
 mod cron;
 mod digest;
 mod explain;
@@ -33,10 +34,11 @@ pub use cron::{
 };
 pub use digest::{Digest, DigestError};
 pub use explain::{PatchState, ReasonCode};
+pub use compliance::{ComplianceState, UnknownCompliance};
 pub use finding::{Assessment, Exposure, FixState, UnassessedReason};
 pub use id::{
     BatchId, DeliveryId, EventId, FeedId, FreezeId, IdError, KeyId, NotificationRuleId, OrgId,
-    RunId, ScheduleId, ServerId, SessionId, SuppressionId, TaskId, TokenId, UserId, ViewId,
+    PolicyId, RunId, ScheduleId, ServerId, SessionId, SuppressionId, TaskId, TokenId, UserId, ViewId,
     WebhookId,
 };
 pub use keyword::{
