@@ -29,7 +29,7 @@ the connection is then closed.";
 
 /// The groups of operations, in the order of the reference: what there is, what to do about it, and
 /// how the service is set up.
-const TAGS: [(&str, &str); 17] = [
+const TAGS: [(&str, &str); 18] = [
     ("Summary", "Counts over the whole fleet."),
     ("Servers", "The inventory: every server with an agent, its packages and its CVEs."),
     ("Patches", "Pending updates, and the servers that need them."),
@@ -44,6 +44,7 @@ const TAGS: [(&str, &str); 17] = [
         "Recurring patch runs: a cron expression in a time zone, the target servers, and the patch options.",
     ),
     ("Freezes", "Times in which no task starts on the selected servers, once or recurring."),
+    ("Policies", "By when fixes must be installed, and which servers comply."),
     ("Events", "What happened: to read and to follow."),
     ("Audit log", "Who changed what, and whether the log is intact."),
     ("Webhooks", "Where events are sent, and the log of deliveries."),

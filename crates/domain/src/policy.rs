@@ -183,9 +183,7 @@ impl Knowledge {
     /// What is known at `now`.
     pub fn at(self, now: Timestamp) -> Knowledge {
         match self {
-            Knowledge::Until(until) if until <= now => {
-                Knowledge::Unknown(UnknownCompliance::Stale)
-            }
+            Knowledge::Until(until) if until <= now => Knowledge::Unknown(UnknownCompliance::Stale),
             known => known,
         }
     }

@@ -29,17 +29,17 @@ mod tone;
 mod wave;
 mod zone;
 
+pub use compliance::{ComplianceState, UnknownCompliance};
 pub use cron::{
     Cron, CronError, CronField, CronPattern, FieldProblem, Nth, PatternDays, Weekday, Weekdays,
 };
 pub use digest::{Digest, DigestError};
 pub use explain::{PatchState, ReasonCode};
-pub use compliance::{ComplianceState, UnknownCompliance};
 pub use finding::{Assessment, Exposure, FixState, UnassessedReason};
 pub use id::{
     BatchId, DeliveryId, EventId, FeedId, FreezeId, IdError, KeyId, NotificationRuleId, OrgId,
-    PolicyId, RunId, ScheduleId, ServerId, SessionId, SuppressionId, TaskId, TokenId, UserId, ViewId,
-    WebhookId,
+    PolicyId, RunId, ScheduleId, ServerId, SessionId, SuppressionId, TaskId, TokenId, UserId,
+    ViewId, WebhookId,
 };
 pub use keyword::{
     BlockedBy, PackageManager, RebootPolicy, Role, Severity, SkipReason, Status, UpdateType,

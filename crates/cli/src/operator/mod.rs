@@ -9,6 +9,7 @@ pub(crate) mod api;
 mod audit;
 mod batch_view;
 mod batches;
+mod compliance;
 pub(crate) mod credentials;
 mod cves;
 mod events;
@@ -21,6 +22,7 @@ mod names;
 mod notifications;
 pub(crate) mod patch_request;
 mod patches;
+mod policies;
 mod schedules;
 mod selection;
 mod servers;
@@ -65,6 +67,10 @@ pub(crate) enum Operator {
     Schedules(schedules::Schedules),
     /// Manage the times in which no task starts
     Freezes(freezes::Freezes),
+    /// Manage by when fixes must be installed
+    Policies(policies::Policies),
+    /// Show which servers comply with which policy, and write signed reports
+    Compliance(compliance::Compliance),
     /// Show what happens
     Events(events::Events),
     /// Read and verify the audit log
@@ -93,6 +99,8 @@ impl Operator {
             Operator::Batches(batches) => batches.run().await,
             Operator::Schedules(schedules) => schedules.run().await,
             Operator::Freezes(freezes) => freezes.run().await,
+            Operator::Policies(policies) => policies.run().await,
+            Operator::Compliance(compliance) => compliance.run().await,
             Operator::Events(events) => events.run().await,
             Operator::Audit(audit) => audit.run().await,
             Operator::Webhooks(webhooks) => webhooks.run().await,

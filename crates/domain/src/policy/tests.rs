@@ -117,11 +117,7 @@ fn withdrawn_fix_pauses_the_clock_and_forgives_nothing() {
     play(
         "withdrawn in breach: no breach while nothing can be installed, and again afterwards",
         &[(1.0, Scan(Offered)), (10.0, Scan(NoFix)), (12.0, Scan(Offered))],
-        &[
-            (9.0, Breaching, Some(8.0)),
-            (11.0, Compliant, None),
-            (12.0, Breaching, Some(10.0)),
-        ],
+        &[(9.0, Breaching, Some(8.0)), (11.0, Compliant, None), (12.0, Breaching, Some(10.0))],
     );
     play(
         "fixed otherwise, and affected again: a new clock",
@@ -156,11 +152,7 @@ fn suppression_hides_the_obligation_and_does_not_stop_its_clock() {
     play(
         "suppressed from day 2 to day 12",
         &[(1.0, Scan(Offered)), (2.0, Suppress(true)), (12.0, Suppress(false))],
-        &[
-            (1.5, Compliant, Some(8.0)),
-            (9.0, Compliant, None),
-            (12.0, Breaching, Some(8.0)),
-        ],
+        &[(1.5, Compliant, Some(8.0)), (9.0, Compliant, None), (12.0, Breaching, Some(8.0))],
     );
 }
 
@@ -206,11 +198,7 @@ fn changed_policy_judges_the_time_that_has_already_passed() {
     play(
         "7 days, then 30, then 0",
         &[(1.0, Scan(Offered)), (9.0, Rules(IN_30)), (12.0, Rules(AT_ONCE))],
-        &[
-            (8.5, Breaching, Some(8.0)),
-            (9.0, Compliant, Some(31.0)),
-            (12.0, Breaching, Some(1.0)),
-        ],
+        &[(8.5, Breaching, Some(8.0)), (9.0, Compliant, Some(31.0)), (12.0, Breaching, Some(1.0))],
     );
     play(
         "the policy is created after the fix",
@@ -272,7 +260,11 @@ fn several_versions_of_a_package_are_one_obligation_with_the_worst_of_them() {
     old.kev = true;
     let next = advance(
         &[],
-        vec![old, fix("CVE-2026-2 linux", Severity::High, Offered), fix("curl", Severity::Low, NoFix)],
+        vec![
+            old,
+            fix("CVE-2026-2 linux", Severity::High, Offered),
+            fix("curl", Severity::Low, NoFix),
+        ],
         day(1.0),
     );
     assert_eq!(next.len(), 1, "{next:?}");
@@ -285,7 +277,10 @@ fn severity_and_exploitation_follow_the_advisory_and_the_clock_stays() {
     let mut worse = fix(OPENSSL, Severity::Critical, Offered);
     worse.kev = true;
     let after = advance(&before, vec![worse], day(9.0));
-    assert_eq!((after[0].severity, after[0].kev, after[0].since), (Severity::Critical, true, day(1.0)));
+    assert_eq!(
+        (after[0].severity, after[0].kev, after[0].since),
+        (Severity::Critical, true, day(1.0))
+    );
 }
 
 #[test]
@@ -339,13 +334,8 @@ fn counts_and_due_date_are_those_of_the_earliest_obligation() {
         fix("CVE-2026-8 vim", Severity::Low, Offered),
     ];
     let obligations = advance(&first, both, day(5.0));
-    let judged = judge(
-        CRITICAL_IN_7,
-        Knowledge::Until(day(30.0)),
-        &obligations,
-        |_| false,
-        day(9.0),
-    );
+    let judged =
+        judge(CRITICAL_IN_7, Knowledge::Until(day(30.0)), &obligations, |_| false, day(9.0));
     assert_eq!((judged.open, judged.overdue, judged.due_at), (2, 1, Some(day(8.0))));
     let judged = judge(
         CRITICAL_IN_7,
@@ -367,7 +357,8 @@ fn clock_that_was_set_back_never_moves_a_start_into_the_future() {
 
 #[test]
 fn obligations_survive_their_stored_form() {
-    let mut fixes = vec![fix("CVE-2026-7 linux", Severity::High, FixedOnDisk), offered(&subject("curl"))];
+    let mut fixes =
+        vec![fix("CVE-2026-7 linux", Severity::High, FixedOnDisk), offered(&subject("curl"))];
     fixes[0].kev = true;
     let before = advance(&[], fixes, day(1.0));
     let after = advance(&before, vec![fix("curl", Severity::Critical, NoFix)], day(2.0));

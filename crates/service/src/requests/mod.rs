@@ -14,6 +14,7 @@ mod errors;
 pub mod feeds;
 pub mod freezes;
 pub mod notifications;
+pub mod policies;
 pub mod preview;
 pub mod schedules;
 pub mod servers;

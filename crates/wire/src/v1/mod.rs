@@ -18,6 +18,7 @@ mod list;
 mod notifications;
 mod options;
 mod patches;
+mod policies;
 mod preview;
 mod problem;
 mod schedules;
@@ -52,6 +53,12 @@ pub use list::{Links, List, Meta};
 pub use notifications::{NotificationTest, TestNotification};
 pub use options::{Options, OptionsRequest, WaveRequest};
 pub use patches::{AffectedServer, Patch, PatchCve, PatchDetail, PatchEnvironment, PatchVersion};
+pub use policies::{
+    Compliance, ComplianceDay, ComplianceReport, ExplainedPolicy, Policy, PolicyMatch,
+    PolicyMatchRequest, PolicyRequest, PolicyRule, PolicyRuleRequest, ReportedFigures,
+    ReportedFreeze, ReportedPolicy, ReportedSuppression, ServerCompliance, SignedReport,
+    report_signing_text,
+};
 pub use preview::{Preview, PreviewRequest, PreviewServer, PreviewUpdate, RebootOutlook};
 pub use problem::{FieldError, Problem};
 pub use schedules::{LastRun, Run, RunState, Schedule, ScheduleRequest, Trigger};
