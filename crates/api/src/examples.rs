@@ -228,6 +228,27 @@ fn example_for_field(context: FieldContext<'_>) -> Option<Value> {
         }
         ("FreezePeriod", "starts_at") => json!("2026-11-16T07:00:00Z"),
         ("FreezePeriod", "ends_at") => json!("2026-11-16T17:00:00Z"),
+        ("Policy" | "PolicyRequest", "name") => json!("Critical within a week"),
+        ("Policy" | "PolicyRequest" | "ReportedPolicy", "description") => {
+            json!("Security standard, section 4.2")
+        }
+        ("PolicyRuleRequest" | "PolicyRule", "match") => json!({"severity": "critical"}),
+        ("PolicyRuleRequest" | "PolicyRule", "within_days") => json!(7),
+        ("Policy" | "Compliance" | "ReportedFigures", "servers") => json!(42),
+        ("Compliance" | "ComplianceDay" | "ReportedFigures", "compliant") => json!(36),
+        ("Compliance" | "ComplianceDay" | "ReportedFigures", "due_soon") => json!(3),
+        ("Compliance" | "ComplianceDay" | "ReportedFigures", "breaching") => json!(2),
+        ("Compliance" | "ComplianceDay" | "ReportedFigures", "unknown") => json!(1),
+        ("ComplianceDay", "day") => json!("2026-11-15"),
+        ("Compliance" | "ServerCompliance" | "ExplainedPolicy", "policy") => {
+            json!("Critical within a week")
+        }
+        ("ServerCompliance", "state") => json!("breaching"),
+        ("ServerCompliance", "unknown_reason") | ("Explanation", "policy") => Value::Null,
+        ("ServerCompliance", "open") => json!(3),
+        ("ServerCompliance", "overdue") => json!(1),
+        ("SignedReport", "report") => json!("{\"organization\":\"default\"}"),
+        ("SignedReport", "key") => json!("4zvwRjXUKGfvwnParsHAS3HuSVzV5cA4McphgmoCtajS"),
         ("CatalogFeed", "url") => json!("https://feeds.example.org/osv/Debian/all.zip"),
         ("Feed", "records") => json!(48_213),
         ("Feed", "size_bytes") => json!(71_303_168),

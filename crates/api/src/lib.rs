@@ -9,6 +9,7 @@ mod api_keys;
 mod audit;
 mod auth;
 mod batches;
+mod compliance;
 mod cves;
 mod docs;
 mod enrollment_tokens;
@@ -26,6 +27,7 @@ mod notifications;
 pub mod openapi;
 mod openapi_rules;
 mod patches;
+mod policies;
 mod preview;
 mod routes;
 mod schedules;
@@ -93,6 +95,8 @@ pub fn routes() -> Routes {
         .open(handlers!(docs::docs))
         .merge(schedules::routes())
         .merge(freezes::routes())
+        .merge(policies::routes())
+        .merge(compliance::routes())
         .merge(servers::routes())
         .merge(patches::routes())
         .merge(cves::routes())

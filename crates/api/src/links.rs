@@ -11,7 +11,7 @@ type OperationLinks = (&'static str, &'static str, &'static str, &'static [&'sta
 const BATCH_OPERATIONS: &[&str] =
     &["get_batch", "list_tasks", "pause_batch", "resume_batch", "cancel_batch", "retry_batch"];
 
-const LINKS: [OperationLinks; 13] = [
+const LINKS: [OperationLinks; 14] = [
     (
         "create_schedule",
         "id",
@@ -19,6 +19,7 @@ const LINKS: [OperationLinks; 13] = [
         &["get_schedule", "update_schedule", "run_schedule", "list_runs", "delete_schedule"],
     ),
     ("create_freeze", "id", "freeze_id", &["get_freeze", "update_freeze", "delete_freeze"]),
+    ("create_policy", "id", "policy_id", &["get_policy", "update_policy", "delete_policy"]),
     ("list_servers", "data/0/id", "server_id", &["get_server", "refresh_server", "patch_server"]),
     ("patch_server", "id", "batch_id", BATCH_OPERATIONS),
     ("create_batch", "id", "batch_id", BATCH_OPERATIONS),

@@ -45,6 +45,7 @@ const TAGS: [(&str, &str); 18] = [
         "Recurring patch runs: a cron expression in a time zone, the target servers, and the patch options.",
     ),
     ("Freezes", "Times in which no task starts on the selected servers, once or recurring."),
+    ("Policies", "By when fixes must be installed, and which servers comply."),
     ("Events", "What happened: to read and to follow."),
     ("Audit log", "Who changed what, and whether the log is intact."),
     ("Webhooks", "Where events are sent, and the log of deliveries."),

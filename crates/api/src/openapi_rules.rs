@@ -26,7 +26,13 @@ const BATCH_BODIES: [&str; 2] = ["CreateBatch", "PatchServer"];
 
 /// Adds the constraints to the schemas.
 pub(crate) fn add_to_schemas(schemas: &mut Value) {
-    for body in ["ScheduleRequest", "FreezeRequest", "CreateApiKey", "CreateEnrollmentToken"] {
+    for body in [
+        "ScheduleRequest",
+        "FreezeRequest",
+        "PolicyRequest",
+        "CreateApiKey",
+        "CreateEnrollmentToken",
+    ] {
         schemas[body]["properties"]["name"]["pattern"] = NAME_PATTERN.into();
     }
     for body in BATCH_BODIES {
@@ -49,6 +55,7 @@ pub(crate) fn add_to_schemas(schemas: &mut Value) {
     }
     schemas["FreezeRequest"]["properties"]["reason"]["pattern"] = REASON.into();
     schemas["FreezeRequest"]["not"] = freeze_without_one_timing();
+    policy_match(&mut schemas["PolicyMatchRequest"]);
     at_least_one(&mut schemas["WaveRequest"]["properties"]["size"]);
     schemas["Selector"]["minProperties"] = 1.into();
     schemas["Selector"]["not"] = json!({
@@ -103,6 +110,18 @@ fn patterns(names: impl Iterator<Item = &'static str> + Clone) -> String {
     let groups = groups.into_iter().map(|group| format!(r"{group}\.\*"));
     let names = names.map(|name| name.replace('.', r"\."));
     [r"\*".to_owned()].into_iter().chain(groups).chain(names).collect::<Vec<_>>().join("|")
+}
+
+/// Exactly one field, which says something.
+fn policy_match(schema: &mut Value) {
+    schema["minProperties"] = 1.into();
+    schema["maxProperties"] = 1.into();
+    schema["properties"]["kev"] = json!({"const": true, "type": "boolean",
+        "description": "`true`: fixes of CVEs that are known to be exploited."});
+    schema["properties"]["security"] = json!({"const": true, "type": "boolean",
+        "description": "`true`: fixes of all CVEs, and updates that the package manager marks as security updates."});
+    schema["properties"]["severity"] = json!({"enum": ["low", "medium", "high", "critical"],
+        "type": "string", "description": "Fixes of CVEs of at least this severity."});
 }
 
 /// A freeze that is neither one-off nor recurring, both, or incomplete.

@@ -20,7 +20,10 @@ use axum::http::Response;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::http::request::Parts;
 use axum::response::IntoResponse as _;
-use httpkit::filters::{BatchFilter, CveFilter, PatchFilter, ScheduleList, ServerFilter};
+use httpkit::filters::{
+    BatchFilter, ComplianceFilter, ComplianceServers, CveFilter, PatchFilter, ScheduleList,
+    ServerFilter,
+};
 use httpkit::page::LIMIT_MAX;
 use httpkit::{NoQuery, Query};
 use jiff::Timestamp;
@@ -329,6 +332,70 @@ pub(crate) async fn freezes(
             ("timezone", &|row| format_option(&row.timezone)),
             ("targets", &|row| pages::describe_targets(&row.targets)),
             ("servers", &|row| row.servers.to_string()),
+        ],
+    )
+}
+
+/// `/compliance.csv`: the figures of all policies.
+pub(crate) async fn compliance(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    format: Format,
+    query: PageQuery<ComplianceFilter>,
+) -> PageResult {
+    let (scope, wanted) = (viewer.caller().scope(), query.parameters.wanted());
+    let rows = all!(|page| queries::compliance::list(&app, &scope, &wanted, page));
+    list_response(
+        format,
+        "compliance",
+        &rows,
+        &[
+            ("policy_id", &|row| row.policy_id.to_string()),
+            ("policy", &|row| row.policy.clone()),
+            ("environment", &|row| format_option(&row.environment)),
+            ("servers", &|row| row.servers.to_string()),
+            ("compliant", &|row| row.compliant.to_string()),
+            ("due_soon", &|row| row.due_soon.to_string()),
+            ("breaching", &|row| row.breaching.to_string()),
+            ("unknown", &|row| row.unknown.to_string()),
+            ("oldest_breach_at", &|row| format_time(row.oldest_breach_at)),
+        ],
+    )
+}
+
+/// `/compliance/servers.csv`: the servers behind a number.
+pub(crate) async fn compliance_servers(
+    State(app): State<Dashboard>,
+    viewer: Viewer,
+    format: Format,
+    query: PageQuery<ComplianceServers>,
+) -> PageResult {
+    let scope = viewer.caller().scope();
+    let ComplianceServers { policy, environment, state, .. } = query.parameters;
+    let rows = all!(|page| queries::compliance::servers(
+        &app,
+        &scope,
+        policy,
+        environment.clone(),
+        state,
+        page
+    ));
+    list_response(
+        format,
+        "compliance-servers",
+        &rows,
+        &[
+            ("server_id", &|row| row.server_id.to_string()),
+            ("server", &|row| row.server_name().to_owned()),
+            ("environment", &|row| format_option(&row.environment)),
+            ("policy", &|row| row.policy.clone()),
+            ("state", &|row| pages::api_name(&row.state)),
+            ("unknown_reason", &|row| {
+                row.unknown_reason.map(|why| why.as_str().to_owned()).unwrap_or_default()
+            }),
+            ("due_at", &|row| format_time(row.due_at)),
+            ("open", &|row| row.open.to_string()),
+            ("overdue", &|row| row.overdue.to_string()),
         ],
     )
 }

@@ -9,6 +9,7 @@ mod activity;
 mod assets;
 mod batches;
 mod calendar;
+mod compliance;
 mod cookies;
 mod csv_export;
 mod display;
@@ -218,6 +219,24 @@ fn route_table() -> Vec<(Access, &'static str, MethodRouter<Dashboard>)> {
         (SignedIn(Operator), "/freezes/new", get(freezes::new_form).post(freezes::create)),
         (SignedIn(Operator), "/freezes/{id}/edit", get(freezes::edit_form).post(freezes::replace)),
         (SignedIn(Operator), "/freezes/{id}/delete", post(freezes::delete)),
+        (SignedIn(Viewer), "/compliance", get(compliance::show)),
+        (SignedIn(Viewer), "/compliance.csv", get(csv_export::compliance)),
+        (SignedIn(Viewer), "/compliance.json", get(csv_export::compliance)),
+        (SignedIn(Viewer), "/compliance/servers", get(compliance::servers)),
+        (SignedIn(Viewer), "/compliance/servers.csv", get(csv_export::compliance_servers)),
+        (SignedIn(Viewer), "/compliance/servers.json", get(csv_export::compliance_servers)),
+        (SignedIn(Viewer), "/compliance/report", get(compliance::report)),
+        (
+            SignedIn(Operator),
+            "/compliance/policies/new",
+            get(compliance::new_form).post(compliance::create),
+        ),
+        (
+            SignedIn(Operator),
+            "/compliance/policies/{id}/edit",
+            get(compliance::edit_form).post(compliance::replace),
+        ),
+        (SignedIn(Operator), "/compliance/policies/{id}/delete", post(compliance::delete)),
         (SignedIn(Admin), "/activity", get(activity::activity)),
         (SignedIn(Admin), "/activity.csv", get(csv_export::activity)),
         (SignedIn(Admin), "/settings", get(settings::organization)),

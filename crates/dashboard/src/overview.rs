@@ -40,6 +40,9 @@ pub(crate) async fn overview(
     let mut frozen: Vec<_> = current.into_iter().filter_map(active).collect();
     frozen.sort_by_key(|(_, until)| *until);
     frozen.truncate(ROWS_MAX as usize);
+    let wanted = queries::compliance::Wanted::default();
+    let part = queries::Page { limit: ROWS_MAX, offset: 0 };
+    let compliance = queries::compliance::list(&app, &caller.scope(), &wanted, part).await?.items;
     let trend = plots::trend(&app, &viewer).await?;
     let (verdict, attention) = (attention::verdict(&facts), attention::items(&facts));
     let frame = live_frame(&app, &viewer, Section::Overview, "Overview");
@@ -49,6 +52,7 @@ pub(crate) async fn overview(
         worst,
         next,
         frozen,
+        compliance,
         trend,
         verdict,
         attention,

@@ -203,7 +203,8 @@ async fn show_tab(
     let architecture = it.server.arch.as_ref().map_or("", Line::as_str);
     let can_upgrade_agent = queries::agents::has_signed_release(app, architecture);
     let frozen = queries::freezes::of_server(app, &viewer.caller().scope(), id).await?;
-    page(&pages::ServerPage { frame, tab, it, history, can_upgrade_agent, frozen })
+    let policies = queries::compliance::of_server(app, &viewer.caller().scope(), id).await?;
+    page(&pages::ServerPage { frame, tab, it, history, can_upgrade_agent, frozen, policies })
 }
 
 /// Why an update is not installed.

@@ -1,4 +1,5 @@
-//! Domain model and rules: rollouts, schedules, freezes, advisories, findings, inventories.
+//! Domain model and rules: rollouts, schedules, freezes, advisories, findings, policies,
+//! inventories.
 //!
 //! Pure code: no async, no I/O, no clock, no randomness. Time is an argument, and the same
 //! arguments always give the same result. The callers (engine, store, tests) load, call, save and
@@ -10,6 +11,7 @@ pub mod finding;
 pub mod forecast;
 pub mod freeze;
 pub mod inventory;
+pub mod policy;
 pub mod rollout;
 pub mod schedule;
 pub mod selector;

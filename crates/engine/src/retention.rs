@@ -9,8 +9,8 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use store::leases::{self, Lease};
 use store::{
-    Tx, daily_stats, events, idempotency, package_sets, refreshes, rollouts, runs, task_logs,
-    webhooks,
+    Tx, compliance, daily_stats, events, idempotency, package_sets, refreshes, rollouts, runs,
+    task_logs, webhooks,
 };
 use tokio::sync::watch;
 
@@ -116,7 +116,9 @@ async fn delete_once(app: &App, lease: &Lease) -> store::Result<bool> {
     let mut tx = app.db.begin().await?;
     leases::fence(&mut tx, lease).await?;
     idempotency::purge(&mut tx, now).await?;
-    daily_stats::purge(&mut tx, utc_day(cutoff(now, DAILY_STATS_RETENTION))).await?;
+    let first_day = utc_day(cutoff(now, DAILY_STATS_RETENTION));
+    daily_stats::purge(&mut tx, first_day).await?;
+    compliance::purge_days(&mut tx, first_day).await?;
     tx.commit().await?;
     Ok(more)
 }

@@ -6,7 +6,7 @@ use service::queries;
 use service::queries::Page;
 use service::queries::servers::Sort;
 use service::queries::webhooks::DeliveryState;
-use vocab::{Environment, OsFilter, ServerId, Severity, Status, Tag};
+use vocab::{ComplianceState, Environment, OsFilter, PolicyId, ServerId, Severity, Status, Tag};
 
 use crate::{Limit, Offset, page};
 
@@ -430,6 +430,83 @@ impl ScheduleList {
     /// The limit, if there is one, and the offset.
     pub fn limit_and_offset(&self) -> (Option<u32>, u64) {
         (self.limit.map(|limit| limit.0), self.offset.0)
+    }
+}
+
+#[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ComplianceFilter {
+    /// Only this policy.
+    #[param(value_type = Option<PolicyId>)]
+    policy: Option<PolicyId>,
+    /// Only servers in this environment.
+    #[param(value_type = Option<Environment>)]
+    environment: Option<Environment>,
+    /// Maximum number of results.
+    #[serde(default)]
+    #[param(value_type = u32, minimum = 1, maximum = 500, default = 50, required = false)]
+    limit: Limit,
+    /// Number of results to skip.
+    #[serde(default)]
+    #[param(value_type = u64, minimum = 0, default = 0, required = false)]
+    offset: Offset,
+}
+
+impl ComplianceFilter {
+    pub fn wanted(&self) -> queries::compliance::Wanted {
+        queries::compliance::Wanted { policy: self.policy, environment: self.environment.clone() }
+    }
+
+    pub fn page(&self) -> Page {
+        page::page(self.limit, self.offset)
+    }
+}
+
+#[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ComplianceReportFilter {
+    /// Only this policy.
+    #[param(value_type = Option<PolicyId>)]
+    policy: Option<PolicyId>,
+    /// Only servers in this environment.
+    #[param(value_type = Option<Environment>)]
+    environment: Option<Environment>,
+}
+
+impl ComplianceReportFilter {
+    pub fn wanted(self) -> queries::compliance::Wanted {
+        queries::compliance::Wanted { policy: self.policy, environment: self.environment }
+    }
+}
+
+#[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ComplianceServers {
+    /// The policy.
+    #[param(value_type = PolicyId)]
+    pub policy: PolicyId,
+    /// Only servers in this environment.
+    #[param(value_type = Option<Environment>)]
+    pub environment: Option<Environment>,
+    /// Only servers in this state.
+    #[param(value_type = Option<ComplianceState>)]
+    pub state: Option<ComplianceState>,
+    /// Maximum number of results.
+    #[serde(default)]
+    #[param(value_type = u32, minimum = 1, maximum = 500, default = 50, required = false)]
+    limit: Limit,
+    /// Number of results to skip.
+    #[serde(default)]
+    #[param(value_type = u64, minimum = 0, default = 0, required = false)]
+    offset: Offset,
+}
+
+impl ComplianceServers {
+    pub fn page(&self) -> Page {
+        page::page(self.limit, self.offset)
     }
 }
 

@@ -129,6 +129,7 @@ fn redirect_to_created(subject: &str) -> Result<Response<Body>, ApiError> {
         ("enr_", "/v1/enrollment-tokens/"),
         ("sch_", "/v1/schedules/"),
         ("frz_", "/v1/freezes/"),
+        ("pol_", "/v1/policies/"),
         ("bat_", "/v1/batches/"),
         ("srv_", "/v1/servers/"),
         ("sup_", "/v1/suppressions/"),

@@ -24,6 +24,7 @@ segments! {
     vocab::ServerId = "server";
     vocab::ScheduleId = "schedule";
     vocab::FreezeId = "freeze";
+    vocab::PolicyId = "policy";
     vocab::RunId = "run";
     vocab::BatchId = "batch";
     vocab::TaskId = "task";

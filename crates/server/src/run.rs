@@ -24,6 +24,7 @@ pub async fn run(
     let background = background::spawn(&app);
     let patches = service::projections::patches::spawn(app.service().clone());
     let findings = service::projections::findings::spawn(app.service().clone());
+    let compliance = service::projections::compliance::spawn(app.service().clone());
     let housekeeping = tokio::spawn(run_housekeeping(app.clone()));
     // Answer the held agent requests first; otherwise they stay open until there is something to
     // send.
@@ -35,6 +36,7 @@ pub async fn run(
     housekeeping.abort();
     patches.abort();
     findings.abort();
+    compliance.abort();
     background.stop().await;
     write_key_uses(&app).await;
     app.db.close().await;

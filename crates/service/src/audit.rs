@@ -99,6 +99,9 @@ actions! {
     FreezeCreate = "freeze.create" in Schedules;
     FreezeUpdate = "freeze.update" in Schedules;
     FreezeDelete = "freeze.delete" in Schedules;
+    PolicyCreate = "policy.create" in Policies;
+    PolicyUpdate = "policy.update" in Policies;
+    PolicyDelete = "policy.delete" in Policies;
     RunStart = "run.start" in Schedules;
     RunSkip = "run.skip" in Schedules;
     RunCancel = "run.cancel" in Schedules;
@@ -159,6 +162,7 @@ pub enum ActionGroup {
     Batches,
     /// Schedules, their runs, and freezes.
     Schedules,
+    Policies,
     /// Feeds and suppressions.
     Feeds,
     Webhooks,

@@ -94,6 +94,16 @@ kinds! {
     FreezeUpdated = "freeze.updated" about Freeze;
     /// A freeze was deleted.
     FreezeDeleted = "freeze.deleted" about Freeze;
+    /// A policy was created.
+    PolicyCreated = "policy.created" about Policy;
+    /// A policy was changed.
+    PolicyUpdated = "policy.updated" about Policy;
+    /// A policy was deleted.
+    PolicyDeleted = "policy.deleted" about Policy;
+    /// A server breached a policy: a fix is overdue.
+    PolicyBreached = "policy.breached" about Server;
+    /// A server that had breached a policy satisfies it again.
+    PolicySatisfied = "policy.satisfied" about Server;
     /// A server was enrolled.
     ServerEnrolled = "server.enrolled" about Server;
     /// The environment, tags, name or notes of a server were changed.
@@ -202,6 +212,7 @@ impl EventKind {
                 | K::ServerOffline
                 | K::ServerQuarantined
                 | K::ServerRefreshTampered
+                | K::PolicyBreached
                 | K::CveExploited
                 | K::FeedFailed
                 | K::WebhookDisabled
@@ -230,6 +241,7 @@ pub enum SubjectKind {
     Server,
     Schedule,
     Freeze,
+    Policy,
     Cve,
     Feed,
     User,
@@ -247,6 +259,7 @@ impl SubjectKind {
             SubjectKind::Server => "server",
             SubjectKind::Schedule => "schedule",
             SubjectKind::Freeze => "freeze",
+            SubjectKind::Policy => "policy",
             SubjectKind::Cve => "cve",
             SubjectKind::Feed => "feed",
             SubjectKind::User => "user",
@@ -264,6 +277,7 @@ impl SubjectKind {
             | SubjectKind::Server
             | SubjectKind::Schedule
             | SubjectKind::Freeze
+            | SubjectKind::Policy
             | SubjectKind::Cve
             | SubjectKind::Feed => Role::Viewer,
             SubjectKind::User
@@ -281,6 +295,7 @@ impl SubjectKind {
             SubjectKind::Server => format!("/servers/{id}"),
             SubjectKind::Schedule => format!("/schedules/{id}"),
             SubjectKind::Freeze => "/freezes".to_owned(),
+            SubjectKind::Policy => "/compliance".to_owned(),
             SubjectKind::Cve => format!("/cves/{id}"),
             SubjectKind::Feed => "/settings/feeds".to_owned(),
             SubjectKind::User => "/settings/people".to_owned(),

@@ -257,6 +257,11 @@ impl Secrets {
         SigningKey::from_seed(&self.tag("fleetmend feed bundle key v1", &[]))
     }
 
+    /// The key that signs compliance reports, derived like [`Secrets::bundle_key`].
+    pub fn report_key(&self) -> SigningKey {
+        SigningKey::from_seed(&self.tag("fleetmend compliance report key v1", &[]))
+    }
+
     /// An id of `root.key`, to compare the files of replicas. It reveals nothing about the key.
     pub fn root_key_id(&self) -> &str {
         &self.root.id

@@ -952,3 +952,104 @@ create table audit_reseals (
     until_seq {{int}} not null,
     code {{bytes}} not null
 ) {{strict}};
+
+-- Policies, and where each server stands with them (`src/policies.rs`, `src/compliance.rs`).
+create table policies (
+    id {{text}} primary key,
+    org_id {{text}} not null references organizations (id),
+    name {{text}} not null,
+    description {{text}} not null,
+    targets {{text}} not null,
+    -- A JSON array: what each rule matches, and the number of days.
+    rules {{text}} not null,
+    created_at {{time}} not null,
+    created_by {{text}} not null,
+    updated_at {{time}} not null,
+    generation {{int}} not null
+) {{strict}};
+create unique index policies_name on policies (org_id, name);
+
+-- What servers have to fix, and since when: one row for all servers that are equal in both.
+create table compliance_obligations (
+    org_id {{text}} not null,
+    digest {{bytes}} not null,
+    obligations {{bytes}} not null,
+    primary key (org_id, digest)
+) {{strict}};
+
+-- The state of each server when it was last judged. A server is judged again if any of these
+-- differs now, or at `next_at`.
+create table compliance_servers (
+    org_id {{text}} not null,
+    server_id {{text}} not null,
+    generation {{int}} not null,
+    -- The revision at which the findings of its package set last changed; -1: not matched yet.
+    findings_revision {{int}} not null,
+    -- What decides which fixes exist, and what decides how they are judged.
+    fixes_basis {{bytes}} not null,
+    basis {{bytes}} not null,
+    -- Null: nothing is known about the server yet.
+    obligations {{bytes}},
+    next_at {{time}},
+    primary key (org_id, server_id)
+) {{clustered}};
+create index compliance_servers_next on compliance_servers (org_id, next_at) where next_at is not null;
+create index compliance_servers_obligations on compliance_servers (org_id, obligations) where obligations is not null;
+
+create table compliance_states (
+    org_id {{text}} not null,
+    policy_id {{text}} not null,
+    server_id {{text}} not null,
+    -- Empty: none.
+    environment {{text}} not null,
+    state {{text}} not null,
+    unknown {{text}},
+    -- The earliest due date in microseconds, or the greatest number if nothing is due: the order of
+    -- lists, the same on both engines.
+    due {{int}} not null,
+    open {{int}} not null,
+    overdue {{int}} not null,
+    -- Whether the server has breached the policy and has not satisfied it since.
+    breached {{bool}} not null,
+    primary key (org_id, policy_id, server_id)
+) {{clustered}};
+create index compliance_states_due on compliance_states (org_id, policy_id, due, server_id);
+create index compliance_states_state on compliance_states (org_id, policy_id, state, due, server_id);
+create index compliance_states_environment on compliance_states (org_id, policy_id, environment, state, due, server_id);
+create index compliance_states_server on compliance_states (org_id, server_id);
+
+create table compliance_counts (
+    org_id {{text}} not null,
+    policy_id {{text}} not null,
+    environment {{text}} not null,
+    state {{text}} not null,
+    servers {{int}} not null,
+    primary key (org_id, policy_id, environment, state)
+) {{clustered}};
+
+-- The counts of each day, for the trend. The rows of the current day are overwritten until it is
+-- over.
+create table compliance_days (
+    org_id {{text}} not null,
+    policy_id {{text}} not null,
+    environment {{text}} not null,
+    -- The day in UTC: 2026-11-15.
+    day {{text}} not null,
+    compliant {{int}} not null,
+    due_soon {{int}} not null,
+    breaching {{int}} not null,
+    unknown {{int}} not null,
+    primary key (org_id, policy_id, environment, day)
+) {{clustered}};
+create index compliance_days_day on compliance_days (day);
+
+-- Who wrote the rows above last, so that one replica writes at a time.
+create table compliance_summaries (
+    org_id {{text}} primary key,
+    -- What the servers were last judged by.
+    basis {{bytes}} not null,
+    -- The day whose counts were written last.
+    day {{text}} not null,
+    made_at {{time}} not null,
+    generation {{int}} not null
+) {{strict}};

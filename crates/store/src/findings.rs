@@ -14,8 +14,8 @@ pub use carriers::{
     Carrier, CveChange, apply_cve_changes, carriers, carriers_by_cve, delete_carriers, put_carriers,
 };
 pub use reports::{
-    AssessedSet, all_groups, assessed_sets, delete_assessed, delete_groups, filter_assessed,
-    groups, last_changed, put_assessed, put_groups, save_report, saved_report,
+    AssessedSet, all_groups, assessed_bases, assessed_sets, delete_assessed, delete_groups,
+    filter_assessed, groups, last_changed, put_assessed, put_groups, save_report, saved_report,
 };
 pub use server_kinds::{
     CvesBySeverity, KindCounts, ServerKind, counts, delete_counts, delete_vendor_reported, kinds,

@@ -11,7 +11,7 @@ use crate::row::put;
 use crate::sql::{ROWS_MAX, Text};
 
 /// The queries for names, by prefix of the id. Removed resources keep their names.
-const NAME_QUERIES: [(&str, &str, &str); 10] = [
+const NAME_QUERIES: [(&str, &str, &str); 11] = [
     ("usr_", "select id, name from users where org_id = ", " and id in "),
     ("key_", "select id, name from api_keys where org_id = ", " and id in "),
     (
@@ -21,6 +21,7 @@ const NAME_QUERIES: [(&str, &str, &str); 10] = [
     ),
     ("sch_", "select id, name from schedules where org_id = ", " and id in "),
     ("frz_", "select id, name from freezes where org_id = ", " and id in "),
+    ("pol_", "select id, name from policies where org_id = ", " and id in "),
     ("bat_", "select id, name from rollouts where org_id = ", " and id in "),
     ("enr_", "select id, name from enrollment_tokens where org_id = ", " and id in "),
     ("whk_", "select id, name from webhooks where org_id = ", " and id in "),

@@ -48,6 +48,8 @@ topics! {
     Freezes = "freezes",
     /// A server or its inventory changed.
     Servers = "servers",
+    /// A policy changed.
+    Policies = "policies",
     /// An event was written.
     Events = "events",
     /// Keys, tokens or organizations changed: caches of credentials must be invalidated.

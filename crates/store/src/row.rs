@@ -110,6 +110,7 @@ via!(
     vocab::DeliveryId,
     vocab::EventId,
     vocab::FreezeId,
+    vocab::PolicyId,
     vocab::NotificationRuleId,
     vocab::WebhookId,
     vocab::ViewId,
@@ -146,6 +147,7 @@ json!(
     std::collections::BTreeMap<vocab::Severity, u32>,
     std::collections::BTreeMap<vocab::Assessment, u64>,
     std::collections::BTreeSet<u32>,
+    Vec<domain::policy::Rule>,
     domain::rollout::RolloutHead,
     domain::rollout::TaskStatus,
 );

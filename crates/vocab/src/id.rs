@@ -124,6 +124,8 @@ ids! {
     ScheduleId = "sch";
     /// A freeze: a time in which no task starts on the selected servers.
     FreezeId = "frz";
+    /// A policy: by when updates must be installed.
+    PolicyId = "pol";
     /// One execution of a schedule.
     RunId = "run";
     /// A batch. Internally every batch, schedule run and single-server patch is a rollout; this is

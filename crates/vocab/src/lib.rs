@@ -4,6 +4,7 @@
 //! A value exists only if it is valid: every [`ServerId`] is a well-formed one. Parse errors are
 //! read by people, so they say exactly what is wrong.
 
+mod compliance;
 mod cron;
 mod digest;
 mod explain;
@@ -28,6 +29,7 @@ mod tone;
 mod wave;
 mod zone;
 
+pub use compliance::{ComplianceState, UnknownCompliance};
 pub use cron::{
     Cron, CronError, CronField, CronPattern, FieldProblem, Nth, PatternDays, Weekday, Weekdays,
 };
@@ -36,8 +38,8 @@ pub use explain::{PatchState, ReasonCode};
 pub use finding::{Assessment, Exposure, FixState, UnassessedReason};
 pub use id::{
     BatchId, DeliveryId, EventId, FeedId, FreezeId, IdError, KeyId, NotificationRuleId, OrgId,
-    RunId, ScheduleId, ServerId, SessionId, SuppressionId, TaskId, TokenId, UserId, ViewId,
-    WebhookId,
+    PolicyId, RunId, ScheduleId, ServerId, SessionId, SuppressionId, TaskId, TokenId, UserId,
+    ViewId, WebhookId,
 };
 pub use keyword::{
     BlockedBy, PackageManager, RebootPolicy, Role, Severity, SkipReason, Status, UpdateType,

@@ -64,6 +64,7 @@ id_schemas! {
     ServerId "a server";
     ScheduleId "a schedule";
     FreezeId "a freeze";
+    PolicyId "a policy";
     RunId "a run of a schedule";
     BatchId "a batch";
     TaskId "a task, which is the part of a batch for one server";
@@ -86,6 +87,8 @@ word_schemas! {
     Status "Whether the server's agent is connected (`online`) or not (`offline`).";
     Assessment "Whether the CVEs of a server are known: all packages were matched (`assessed`); some packages or the kernel could not be matched (`partial`); no imported feed covers its system (`no_feed`); it has not reported its packages, or they are not matched yet (`not_scanned`).";
     UnassessedReason "Why the CVEs of a package are not known: it does not come from the distribution (`third_party`); its version cannot be compared (`unknown_version`); the advisories do not name its module stream (`unknown_module`); the running kernel belongs to no installed package (`foreign_kernel`).";
+    ComplianceState "Where a server stands with a policy: nothing is overdue, and nothing is due within 48 hours (`compliant`); the next update is due within 48 hours (`due_soon`); an update is overdue (`breaching`); it cannot be determined (`unknown`). An `unknown` server is never counted as compliant.";
+    UnknownCompliance "Why it cannot be determined whether a server complies: it has not reported its packages, or they are not matched yet (`not_scanned`); no imported feed covers its system (`no_feed`); its last scan is too old (`stale`).";
     BlockedBy "Why a pending update would not be installed.";
     SkipReason "Why a run was skipped: the previous run had not finished (`overlap`), the service was down and came back too late (`missed`), no server matched the schedule's targets (`no_servers`), or all servers that matched were frozen (`freeze`).";
     PatchState "Where an update or a CVE on a server stands: nothing is pending (`up_to_date`); the update is installed, but the old code still runs (`waiting_for_restart`); a batch installs it (`in_progress`); a schedule will install it (`scheduled`); nothing will install it (`unscheduled`); there is no update (`no_fix`); something prevents the installation (`blocked`); it cannot be determined (`unknown`).";

@@ -23,9 +23,8 @@ impl Tone {
     /// The tone of a state or severity, as the API names it.
     pub fn for_word(word: &str) -> Tone {
         match word {
-            "online" | "succeeded" | "no_change" | "current" | "delivered" | "up_to_date" => {
-                Tone::Good
-            }
+            "online" | "succeeded" | "no_change" | "current" | "delivered" | "up_to_date"
+            | "compliant" => Tone::Good,
             "running"
             | "dispatched"
             | "preflight"
@@ -45,6 +44,7 @@ impl Tone {
             | "expired"
             | "medium"
             | "unscheduled"
+            | "due_soon"
             | "waiting_for_restart" => Tone::Warn,
             "failed"
             | "timed_out"
@@ -52,6 +52,7 @@ impl Tone {
             | "halted"
             | "high"
             | "blocked"
+            | "breaching"
             | "no_fix" => Tone::Bad,
             "critical" => Tone::Critical,
             _ => Tone::Idle,

@@ -4,13 +4,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use domain::policy::{Match, Rule};
 use serde_json::Value;
 
 use crate::client::{Client, get};
 use crate::installation::{Engine, Installation, Service};
 use crate::syncs::Agents;
 use crate::table::{Line, Table, Target, p99, print_figure};
-use crate::{BenchArgs, clock, fleet};
+use crate::{BenchArgs, clock, fleet, now};
 
 /// Minimum number of times a request is sent. With so few, the slowest three are mostly luck, so
 /// fast requests are sent more often.
@@ -23,7 +24,7 @@ const INVENTORIES_PER_SECOND: u64 = 100;
 const BYTES_MEASURED_AT: u64 = 10_000;
 
 /// The requests and their targets: idle, and while inventories arrive.
-const LIST_REQUESTS: [(&str, &str, Target, Target); 8] = [
+const LIST_REQUESTS: [(&str, &str, Target, Target); 9] = [
     ("GET /v1/servers", "/v1/servers", Target::Flat(10.0, 0.1), Target::Most(25.0)),
     ("GET /v1/patches", "/v1/patches", Target::Flat(10.0, 0.1), Target::Most(25.0)),
     (
@@ -45,6 +46,7 @@ const LIST_REQUESTS: [(&str, &str, Target, Target); 8] = [
         Target::None,
     ),
     ("GET /v1/servers?os=debian", "/v1/servers?os=debian", Target::Most(10.0), Target::None),
+    ("GET /v1/compliance", "/v1/compliance", Target::Most(20.0), Target::None),
     ("GET /v1/summary", "/v1/summary", Target::None, Target::None),
     ("GET /v1/patches/{name}", "/v1/patches/{name}", Target::None, Target::None),
 ];
@@ -87,6 +89,9 @@ pub(crate) async fn measure_lists(engine: Engine, args: &BenchArgs, table: &mut 
         let installation = Installation::new(engine, &size.to_string()).await;
         let empty = installation.bytes().await;
         fleet::fill(&installation, size).await;
+        if args.has(6) {
+            add_policy(&installation).await;
+        }
         installation.analyze().await;
         let service = installation.serve();
         wait_until_counted(&installation, &service, size).await;
@@ -167,6 +172,28 @@ pub(crate) async fn measure_lists(engine: Engine, args: &BenchArgs, table: &mut 
         loaded.line(table, 6, (what, "ms", target));
     }
     line(table, 9, ("database bytes per server with inventories", "KiB", Target::Most(8.0)));
+}
+
+/// Adds a policy for all servers; the service judges them before it is idle.
+async fn add_policy(installation: &Installation) {
+    let now = now();
+    let policy = store::policies::Policy {
+        id: vocab::PolicyId::new(now, 1),
+        org_id: installation.org,
+        name: "Security updates within 30 days".to_owned(),
+        description: String::new(),
+        targets: vocab::Selector::All,
+        rules: vec![Rule { matches: Match::Security, within_days: 30 }],
+        created_at: now,
+        created_by: "bench".to_owned(),
+        updated_at: now,
+        generation: 1,
+    };
+    let db = installation.db().await;
+    let mut tx = db.begin().await.unwrap();
+    store::policies::create(&mut tx, &policy).await.unwrap();
+    tx.commit().await.unwrap();
+    db.close().await;
 }
 
 /// Waits until the patches of the whole fleet are counted.

@@ -42,7 +42,7 @@ const REQUESTS_MAX: usize = 500;
 const MEASURE_TIME: Duration = Duration::from_millis(1_500);
 
 /// The pages; placeholders in braces are filled in.
-const PAGES: [&str; 67] = [
+const PAGES: [&str; 68] = [
     "/",
     "/servers",
     "/servers?status=online&sort=security_updates",
@@ -92,6 +92,7 @@ const PAGES: [&str; 67] = [
     "/batches/{ended}?state=succeeded",
     "/schedules",
     "/freezes",
+    "/compliance",
     "/schedules/{schedule}",
     "/schedules/{schedule}/edit",
     "POST /schedules/{schedule}/run",

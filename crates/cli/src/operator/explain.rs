@@ -1,10 +1,10 @@
 //! `fleetmend explain`: says why an update or a CVE on a server is not patched.
 
 use clap::Args;
-use wire::v1::Explanation;
+use wire::v1::{ExplainedPolicy, Explanation};
 
 use super::credentials::Connection;
-use super::table::{Screen, optional_cell};
+use super::table::{Cell, Screen, Tone, optional_cell};
 use super::{Session, toned_cell};
 
 /// Explain why an update or a CVE on a server is not patched.
@@ -41,7 +41,7 @@ fn format_explanation(explanation: &Explanation, screen: &Screen) -> String {
         None => format!("{} {}", package.name, package.installed_version),
     });
     let versions: Vec<String> = versions.collect();
-    let mut text = screen.properties(&[
+    let mut properties = vec![
         ("server", explanation.server_name().into()),
         ("subject", (&explanation.subject).into()),
         ("packages", optional_cell((!versions.is_empty()).then(|| versions.join(", ")))),
@@ -49,7 +49,12 @@ fn format_explanation(explanation: &Explanation, screen: &Screen) -> String {
         ("next run", screen.optional_time(explanation.next.as_ref().map(|next| next.at))),
         ("schedule", optional_cell(explanation.next.as_ref().map(|next| &next.schedule))),
         ("batch", optional_cell(explanation.batch_id)),
-    ]);
+    ];
+    if let Some(policy) = &explanation.policy {
+        properties.push(("policy", (&policy.policy).into()));
+        properties.push(("due", due(policy, screen)));
+    }
+    let mut text = screen.properties(&properties);
     if !explanation.reasons.is_empty() {
         text += &screen.heading("Reasons");
         for reason in &explanation.reasons {
@@ -57,6 +62,14 @@ fn format_explanation(explanation: &Explanation, screen: &Screen) -> String {
         }
     }
     text
+}
+
+/// By when a policy requires it.
+fn due(policy: &ExplainedPolicy, screen: &Screen) -> Cell {
+    match policy.breach {
+        true => Cell::new(format!("{} (overdue)", screen.time(policy.due_at).text()), Tone::Bad),
+        false => screen.time(policy.due_at),
+    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ pub(crate) mod api;
 mod audit;
 mod batch_view;
 mod batches;
+mod compliance;
 pub(crate) mod credentials;
 mod cves;
 mod events;
@@ -22,6 +23,7 @@ mod names;
 mod notifications;
 pub(crate) mod patch_request;
 mod patches;
+mod policies;
 mod schedules;
 mod selection;
 mod servers;
@@ -71,6 +73,10 @@ pub(crate) enum Operator {
     Forecast(forecast::ForecastArgs),
     /// Manage the times in which no task starts
     Freezes(freezes::Freezes),
+    /// Manage by when fixes must be installed
+    Policies(policies::Policies),
+    /// Show which servers comply with which policy, and write signed reports
+    Compliance(compliance::Compliance),
     /// Show what happens
     Events(events::Events),
     /// Read and verify the audit log
@@ -100,6 +106,8 @@ impl Operator {
             Operator::Schedules(schedules) => schedules.run().await,
             Operator::Forecast(forecast) => forecast.run().await,
             Operator::Freezes(freezes) => freezes.run().await,
+            Operator::Policies(policies) => policies.run().await,
+            Operator::Compliance(compliance) => compliance.run().await,
             Operator::Events(events) => events.run().await,
             Operator::Audit(audit) => audit.run().await,
             Operator::Webhooks(webhooks) => webhooks.run().await,

@@ -1,8 +1,8 @@
 //! Resolves names to the IDs that the API expects, if they are unambiguous.
 
 use anyhow::bail;
-use vocab::{FreezeId, KeyId, Line, ScheduleId, ServerId, TokenId, WebhookId, nearest};
-use wire::v1::{ApiKey, EnrollmentToken, Freeze, List, Schedule, Server, Webhook};
+use vocab::{FreezeId, KeyId, Line, PolicyId, ScheduleId, ServerId, TokenId, WebhookId, nearest};
+use wire::v1::{ApiKey, EnrollmentToken, Freeze, List, Policy, Schedule, Server, Webhook};
 
 use super::Session;
 use super::api::Query;
@@ -46,6 +46,19 @@ impl Session {
             "freeze",
             id_or_name,
             all.into_iter().map(|freeze| (freeze.id.to_string(), freeze.name)).collect(),
+        )
+    }
+
+    /// Resolves a policy ID or name.
+    pub(super) async fn resolve_policy(&self, id_or_name: &str) -> anyhow::Result<String> {
+        if id_or_name.parse::<PolicyId>().is_ok() {
+            return Ok(id_or_name.to_owned());
+        }
+        let all: Vec<Policy> = self.read_all(&["policies"], Query::default).await?;
+        find_by_name(
+            "policy",
+            id_or_name,
+            all.into_iter().map(|policy| (policy.id.to_string(), policy.name)).collect(),
         )
     }
 

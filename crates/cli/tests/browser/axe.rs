@@ -81,6 +81,8 @@ async fn action_pages_have_no_accessibility_violations() {
         ("a new schedule", "/schedules/new".into()),
         ("a new freeze", "/freezes/new".into()),
         ("freezes", "/freezes".into()),
+        ("compliance", "/compliance".into()),
+        ("a new policy", "/compliance/policies/new".into()),
         ("nothing found", "/servers?q=no-match".into()),
         ("no such page", "/servers/srv_01jcqk3m8ye0fr5cq0k6s8v2xw".into()),
     ] {

@@ -111,6 +111,10 @@ async fn pages(fixture: &Fixture) -> Vec<(&'static str, PagePath)> {
         "cron": "0 8 * * MON-FRI", "duration_minutes": 600, "timezone": "Europe/Berlin"});
     let freeze = operator.post("/v1/freezes", freeze).await;
     let freeze = freeze["id"].as_str().unwrap();
+    let policy = json!({"name": "Critical within a week", "description": "Security standard, section 4.2",
+        "targets": {"environment": "production"}, "rules": [{"match": {"severity": "critical"}, "within_days": 7}]});
+    let policy = operator.post("/v1/policies", policy).await;
+    let policy = policy["id"].as_str().unwrap();
     // Addresses of this host are refused: each delivery fails.
     let webhook = json!({"name": "On-call, production", "url": "http://localhost:9/hook", "types": ["batch.*", "task.failed"]});
     let webhook = operator.post("/v1/webhooks", webhook).await;
@@ -204,6 +208,10 @@ async fn pages(fixture: &Fixture) -> Vec<(&'static str, PagePath)> {
             ),
         ),
         ("freezes", to("/freezes")),
+        ("compliance", to("/compliance")),
+        ("compliance-servers", to(&format!("/compliance/servers?policy={policy}"))),
+        ("compliance-report", to("/compliance/report")),
+        ("policy-edit", to(&format!("/compliance/policies/{policy}/edit"))),
         ("freeze-edit", to(&format!("/freezes/{freeze}/edit"))),
         ("activity", to("/activity")),
         ("settings", to("/settings")),

@@ -99,7 +99,7 @@ async fn json_flag_prints_the_api_response_unchanged() {
     let pending = operator.get(&format!("/v1/patches?server_id={other}")).await;
     let package = pending["data"][0]["package_name"].clone();
     let package = package.as_str().unwrap();
-    let cases: [(&[&str], String); 17] = [
+    let cases: [(&[&str], String); 20] = [
         (&["summary"], "/v1/summary".into()),
         (&["servers", "list"], "/v1/servers".into()),
         (
@@ -124,6 +124,9 @@ async fn json_flag_prints_the_api_response_unchanged() {
         (&["batches", "show", batch], format!("/v1/batches/{batch}")),
         (&["schedules", "list"], "/v1/schedules".into()),
         (&["freezes", "list"], "/v1/freezes".into()),
+        (&["policies", "list"], "/v1/policies".into()),
+        (&["compliance", "show"], "/v1/compliance".into()),
+        (&["compliance", "server", &hostname], format!("/v1/servers/{id}/compliance")),
         (&["tokens", "list"], "/v1/enrollment-tokens".into()),
         (&["keys", "list"], "/v1/api-keys".into()),
     ];

@@ -124,6 +124,38 @@ pub const FREEZE_FIELDS: FormFields = &[
     ("server_ids", "Named servers"),
 ];
 
+/// The fields of a policy that a schedule does not have. The rules are numbers of days; empty: none.
+#[derive(Debug, Clone, Default)]
+pub struct PolicyDays {
+    pub description: String,
+    pub kev: String,
+    pub critical: String,
+    pub high: String,
+    pub medium: String,
+    pub low: String,
+    pub security: String,
+}
+
+/// The fields of the policy form.
+pub const POLICY_FIELDS: FormFields = &[
+    ("name", "Name"),
+    ("description", "Description"),
+    ("rules", "Rules"),
+    ("kev", "Known exploited CVEs"),
+    ("critical", "Critical"),
+    ("high", "High or worse"),
+    ("medium", "Medium or worse"),
+    ("low", "Low or worse"),
+    ("security", "All security updates"),
+    ("targets", "Servers"),
+    ("all", "All servers"),
+    ("environment", "Environment"),
+    ("os", "System"),
+    ("tags", "Tags"),
+    ("add_servers", "Add servers by name"),
+    ("server_ids", "Named servers"),
+];
+
 /// The fields of the patch form.
 pub const PATCH_FIELDS: FormFields = &[
     ("name", "Name"),

@@ -4,8 +4,11 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::Serialize;
 use service::attention::{self, Area, Urgency};
-use vocab::{Cron, Selector, Tone, Zone};
-use wire::v1::{FeedPhase, FeedProgress, Freeze, Meta, Options, PackageChange, Progress};
+use vocab::{ComplianceState, Cron, Selector, Tone, Zone};
+use wire::v1::{
+    Compliance, ComplianceDay, FeedPhase, FeedProgress, Freeze, Meta, Options, PackageChange,
+    PolicyRule, Progress,
+};
 
 /// Escapes text for HTML.
 pub fn escape(text: &str) -> String {
@@ -289,6 +292,59 @@ pub fn when(cron: &Cron) -> String {
         Some(pattern) => format!("<span title=\"{text}\">{pattern}</span>"),
         None => format!("<code>{text}</code>"),
     }
+}
+
+/// The rules of a policy in words: "critical within 7 days, all security updates within 30 days".
+pub fn policy_rules(rules: &[PolicyRule]) -> String {
+    let rule = |rule: &PolicyRule| {
+        let days = plural(u64::from(rule.within_days), "day", "days");
+        format!("{} within {} {days}", rule.matches.description(), rule.within_days)
+    };
+    rules.iter().map(rule).collect::<Vec<_>>().join(", ")
+}
+
+/// The four states of a row: the label, the name in the API, the number of servers, and the class.
+pub fn compliance_counts(row: &Compliance) -> [(&'static str, &'static str, u64, &'static str); 4] {
+    let state = |label, state: ComplianceState, count| {
+        (label, state.as_str(), count, Tone::for_word(state.as_str()).class())
+    };
+    [
+        state("Compliant", ComplianceState::Compliant, row.compliant),
+        state("Due soon", ComplianceState::DueSoon, row.due_soon),
+        state("Breaching", ComplianceState::Breaching, row.breaching),
+        state("Unknown", ComplianceState::Unknown, row.unknown),
+    ]
+}
+
+/// The share of compliant servers on each day of the trend, as a small chart.
+pub fn compliance_trend(row: &Compliance) -> String {
+    let share = |day: &ComplianceDay| {
+        let all = day.compliant + day.due_soon + day.breaching + day.unknown;
+        (day.compliant + day.due_soon) * 100 / all.max(1)
+    };
+    let Some((first, last)) = row.trend.first().zip(row.trend.last()) else {
+        return "<span class=\"dim\">–</span>".to_owned();
+    };
+    let label = format!(
+        "{} % not in breach on {}, {} % on {}",
+        share(first),
+        first.day,
+        share(last),
+        last.day
+    );
+    let points: Vec<String> = row
+        .trend
+        .iter()
+        .enumerate()
+        .map(|(place, day)| format!("{},{}", 90 - row.trend.len() + place, 21 - share(day) / 5))
+        .collect();
+    format!(
+        "<svg class=\"spark\" width=\"90\" height=\"22\" viewBox=\"0 0 90 22\" role=\"img\" \
+         aria-label=\"{label}\"><polyline points=\"{}\" fill=\"none\" stroke=\"currentColor\"/></svg> \
+         <span class=\"dim\">{} %</span>",
+        points.join(" "),
+        share(last)
+    )
 }
 
 /// When a freeze is active, in words.

@@ -11,6 +11,7 @@ pub enum Section {
     Cves,
     Batches,
     Schedules,
+    Compliance,
     Activity,
     Settings,
     Account,
@@ -37,6 +38,7 @@ impl Section {
             Section::Cves => "cves",
             Section::Batches => "batches",
             Section::Schedules => "schedules",
+            Section::Compliance => "check",
             Section::Activity => "activity",
             Section::Settings => "settings",
             Section::Account | Section::Search => "search",
@@ -73,13 +75,14 @@ pub struct Frame {
     pub live: Option<String>,
 }
 
-const NAV: [(Section, &str, &str, Role); 8] = [
+const NAV: [(Section, &str, &str, Role); 9] = [
     (Section::Overview, "/", "Overview", Role::Viewer),
     (Section::Servers, "/servers", "Servers", Role::Viewer),
     (Section::Patches, "/patches", "Patches", Role::Viewer),
     (Section::Cves, "/cves", "CVEs", Role::Viewer),
     (Section::Batches, "/batches", "Batches", Role::Viewer),
     (Section::Schedules, "/schedules", "Schedules", Role::Viewer),
+    (Section::Compliance, "/compliance", "Compliance", Role::Viewer),
     (Section::Activity, "/activity", "Activity", Role::Admin),
     (Section::Settings, "/settings", "Settings", Role::Admin),
 ];

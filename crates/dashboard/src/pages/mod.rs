@@ -32,10 +32,11 @@ pub use askama::Template;
 pub use asset::{ICON, SCRIPT, STYLE};
 pub use facets::servers_path;
 pub use format::{
-    Count, api_name, area_icon, change_html, counts, describe_import, describe_import_of,
-    describe_pace, describe_targets, describe_updates, escape, freeze_when, in_zone, is_truncated,
-    label, last_shown, local, number, path_segment, pill, plural, probability, score, share,
-    start_label, tone_class, urgency_class, verdict_class, when, with_spaces,
+    Count, api_name, area_icon, change_html, compliance_counts, compliance_trend, counts,
+    describe_import, describe_import_of, describe_pace, describe_targets, describe_updates, escape,
+    freeze_when, in_zone, is_truncated, label, last_shown, local, number, path_segment, pill,
+    plural, policy_rules, probability, score, share, start_label, tone_class, urgency_class,
+    verdict_class, when, with_spaces,
 };
 pub use icon::{ICONS, icon};
 pub use layout::{Frame, NavItem, Section};
@@ -44,12 +45,13 @@ pub use qr::qr_code;
 pub use theme::{APPEARANCE_VALUE, Appearance, Density, Theme};
 pub use user_agent::describe_user_agent;
 pub use views::{
-    Account, Activity, Arrived, BatchPage, Batches, Code, Confirm, CvePage, Cves, EmailLink,
-    ExplanationPage, Find, Found, FreezeEdit, Freezes, HistoryRow, Matches, MatchesFragment,
-    NextRun, NextRunsFragment, NotificationNew, Notifications, OrderPage, Overview, PasswordErrors,
-    PatchPage, Patches, PreviewWithToken, Problem, ProblemBare, ProviderFacts, RecoveryCodes,
-    ScheduleEdit, SchedulePage, Schedules, Secret, ServerEdit, ServerPage, ServerTab, Servers,
-    ServersEdit, SessionRow, Settings, SettingsAgents, SettingsFeeds, SettingsKeys, SettingsPeople,
+    Account, Activity, Arrived, BatchPage, Batches, Code, CompliancePage, ComplianceReportPage,
+    ComplianceServersPage, Confirm, CvePage, Cves, EmailLink, ExplanationPage, Find, Found,
+    FreezeEdit, Freezes, HistoryRow, Matches, MatchesFragment, NextRun, NextRunsFragment,
+    NotificationNew, Notifications, OrderPage, Overview, PasswordErrors, PatchPage, Patches,
+    PolicyEdit, PreviewWithToken, Problem, ProblemBare, ProviderFacts, RecoveryCodes, ScheduleEdit,
+    SchedulePage, Schedules, Secret, ServerEdit, ServerPage, ServerTab, Servers, ServersEdit,
+    SessionRow, Settings, SettingsAgents, SettingsFeeds, SettingsKeys, SettingsPeople,
     SettingsSignIn, SettingsTokens, SettingsWebhooks, SignIn, Styleguide, Suppress, TaskPage,
     UserRow, WebhookEdit, WebhookPage, Welcome,
 };

@@ -257,6 +257,9 @@ fn phrase(action: Action, it: &Facts<'_>) -> String {
         A::ScheduleTampered => {
             format!("stopped schedule {}, which was changed in the database", it.subject())
         }
+        A::PolicyCreate => format!("created policy {}", it.subject()),
+        A::PolicyUpdate => format!("edited policy {}", it.subject()),
+        A::PolicyDelete => format!("deleted policy {}", it.subject()),
         A::FreezeCreate => format!("created freeze {}", it.subject()),
         A::FreezeUpdate => format!("edited freeze {}", it.subject()),
         A::FreezeDelete => format!("deleted freeze {}", it.subject()),
@@ -347,6 +350,9 @@ fn many(action: Action, count: usize) -> String {
         A::ScheduleUpdate => format!("edited schedules {n} times"),
         A::ScheduleDelete => format!("deleted {n} schedules"),
         A::ScheduleTampered => format!("stopped {n} schedules, which were changed in the database"),
+        A::PolicyCreate => format!("created {n} policies"),
+        A::PolicyUpdate => format!("edited policies {n} times"),
+        A::PolicyDelete => format!("deleted {n} policies"),
         A::FreezeCreate => format!("created {n} freezes"),
         A::FreezeUpdate => format!("edited freezes {n} times"),
         A::FreezeDelete => format!("deleted {n} freezes"),

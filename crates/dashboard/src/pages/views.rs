@@ -7,10 +7,11 @@ use service::queries::freezes::FrozenUntil;
 use service::queries::notifications::{EmailAddress, Rule};
 use vocab::{BatchId, PatchState, Role, ScheduleId, SessionId, UserId, Zone};
 use wire::v1::{
-    Agents, ApiKey, Batch, BatchState, BatchWave, BatchWaveState, CatalogFeed, Cve, CveDetail,
-    CveSummary, Delivery, EnrollmentToken, ExplainedPackage, Explanation, Feed, FleetSummary,
-    Freeze, List, Package, Patch, PatchDetail, Preview, Run, Schedule, Server, ServerDetail,
-    SeverityCounts, Suppression, Task, Webhook, WebhookTest,
+    Agents, ApiKey, Batch, BatchState, BatchWave, BatchWaveState, CatalogFeed, Compliance,
+    ComplianceReport, Cve, CveDetail, CveSummary, Delivery, EnrollmentToken, ExplainedPackage,
+    Explanation, Feed, FleetSummary, Freeze, List, Package, Patch, PatchDetail, Policy, Preview,
+    Run, Schedule, Server, ServerCompliance, ServerDetail, SeverityCounts, SignedReport,
+    Suppression, Task, Webhook, WebhookTest,
 };
 
 use crate::pages::activity::ActivityDay;
@@ -19,8 +20,8 @@ use crate::pages::calendar::Calendar;
 use crate::pages::display::Display;
 use crate::pages::facets::{FacetMenu, Filters};
 use crate::pages::form::{
-    FeedForm, FreezeFields, InviteForm, KeyForm, NotificationForm, PatchForm, ScheduleForm,
-    ServersForm, SuppressionForm, TokenForm, WebhookForm,
+    FeedForm, FreezeFields, InviteForm, KeyForm, NotificationForm, PatchForm, PolicyDays,
+    ScheduleForm, ServersForm, SuppressionForm, TokenForm, WebhookForm,
 };
 use crate::pages::form_errors::FormErrors;
 use crate::pages::layout::Frame;
@@ -92,6 +93,8 @@ pages! {
         open: Vec<Batch>, next: Vec<NextRun>,
         /// The active freezes and their ends.
         frozen: Vec<(String, Timestamp)>,
+        /// The figures of each policy and environment; empty without policies.
+        compliance: Vec<Compliance>,
         trend: Trend, verdict: (Option<Urgency>, String), attention: Vec<Item>,
     }
     /// Results of a search over everything.
@@ -104,7 +107,7 @@ pages! {
         frame: Frame, id: String, name: String, hostname: String, form: crate::servers::ServerForm, shown: String,
         environments: Vec<String>, errors: FormErrors,
     }
-    ServerPage = "server.html" { frame: Frame, tab: ServerTab, it: ServerDetail, history: List<HistoryRow>, can_upgrade_agent: bool, frozen: Option<FrozenUntil>, }
+    ServerPage = "server.html" { frame: Frame, tab: ServerTab, it: ServerDetail, history: List<HistoryRow>, can_upgrade_agent: bool, frozen: Option<FrozenUntil>, policies: Vec<ServerCompliance>, }
     /// Why an update or a CVE on a server is not patched.
     ExplanationPage = "explanation.html" { frame: Frame, it: Explanation, tab: ServerTab, }
     Patches = "patches.html" { frame: Frame, list: List<Patch>, filters: Filters, menus: Vec<FacetMenu>, query: String, ages: PendingAges, display: Display, }
@@ -141,6 +144,16 @@ pages! {
         environments: Vec<String>, systems: Vec<String>,
         /// Whether the form was rejected because no server matches.
         is_unmatched: bool,
+    }
+    /// The figures per policy and environment, and the policies.
+    CompliancePage = "compliance.html" { frame: Frame, list: List<Compliance>, policies: Vec<Policy>, }
+    /// The servers behind a number. `query` is the query string with its question mark.
+    ComplianceServersPage = "compliance_servers.html" { frame: Frame, list: List<ServerCompliance>, query: String, filters: String, }
+    ComplianceReportPage = "compliance_report.html" { frame: Frame, it: ComplianceReport, signed: SignedReport, }
+    /// The form of a policy. `form` has the fields that a schedule has, too.
+    PolicyEdit = "policy_edit.html" {
+        frame: Frame, form: ScheduleForm, days: PolicyDays, action: String, errors: FormErrors,
+        names: Names, matches: Matches, environments: Vec<String>, systems: Vec<String>,
     }
     Freezes = "freezes.html" { frame: Frame, list: List<Freeze>, }
     /// The form of a freeze. `form` has the fields that a schedule has, too.

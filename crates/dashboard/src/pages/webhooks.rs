@@ -49,6 +49,7 @@ impl EventGroup {
             "task" => "Tasks",
             "schedule" => "Schedules",
             "freeze" => "Freezes",
+            "policy" => "Policies",
             "server" => "Servers",
             "cve" => "CVEs",
             "feed" => "Feeds",

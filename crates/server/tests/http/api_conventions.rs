@@ -279,7 +279,7 @@ async fn every_documented_precondition_is_checked(service: &Service) {
             response.is(case.status);
         }
     }
-    assert_eq!(checked, 11, "operations with `If-Match`");
+    assert_eq!(checked, 13, "operations with `If-Match`");
 }
 
 async fn throttled_key_gets_retry_after(service: &Service) {

@@ -7,6 +7,7 @@ pub mod feeds;
 pub mod freezes;
 pub mod notifications;
 pub mod organizations;
+pub mod policies;
 pub mod refreshes;
 pub mod reports;
 pub mod restore;

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use domain::explain::{
     Effect, FailedAttempt, FindingFacts, HostState, OpenTask, ScheduleFacts, UpdateFacts, explain,
 };
+use domain::policy::Obligation;
 use domain::rollout::{Phase, TaskOutcome, TaskStatus};
 use domain::selector;
 use domain::server::ServerFacts;
@@ -16,7 +17,7 @@ use vocab::{Exposure, Installed, Line, Pending, ServerId, Status, TaskId};
 use wire::v1::{ExplainedPackage, Explanation, NextInstall, Reason, WaitingFor};
 
 use super::preview::{SelectedUpdates, select_updates};
-use super::{Scope, convert, servers, tasks};
+use super::{Scope, compliance, convert, servers, tasks};
 use crate::commands::schedules::upcoming;
 use crate::commands::servers::inventory;
 use crate::projections::findings::{self, ActiveSuppressions, ScoredFinding};
@@ -112,6 +113,16 @@ async fn answer(
         failed: failed_attempt(conn, &server, &concerned, &pending).await?,
         schedules: schedule_facts(conn, &server, &concerned, &pending).await?,
     };
+    let subjects: BTreeSet<(&str, &str)> = found
+        .iter()
+        .map(|one| &one.server_finding.finding)
+        .map(|finding| (finding.cve.as_ref(), finding.package.source.as_str()))
+        .collect();
+    let concerns = |one: &Obligation| match one.subject.cve.as_str() {
+        "" => names.contains(&one.subject.package),
+        cve => subjects.contains(&(cve, one.subject.package.as_str())),
+    };
+    let policy = compliance::explained(conn, &server, &suppressions, concerns, now).await?;
     let explained = explain(&facts);
     let packages = names.iter().flat_map(|name| {
         let update = concerned.iter().find(|update| update.name == *name);
@@ -139,6 +150,7 @@ async fn answer(
             at: run.at,
         }),
         batch_id: explained.batch,
+        policy,
     })
 }
 

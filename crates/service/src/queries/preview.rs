@@ -3,7 +3,7 @@
 //! Times are computed from the pace alone, because the duration of a task is not known in advance.
 
 use async_recursion::async_recursion as boxed;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::collections::btree_map::Entry;
 
 use domain::rollout::StartOrder;

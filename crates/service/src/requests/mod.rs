@@ -15,6 +15,7 @@ pub mod feeds;
 pub mod forecast;
 pub mod freezes;
 pub mod notifications;
+pub mod policies;
 pub mod preview;
 pub mod schedules;
 pub mod servers;

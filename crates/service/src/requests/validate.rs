@@ -4,14 +4,21 @@
 use std::collections::BTreeSet;
 
 use domain::freeze::{Freeze, MERGE_HORIZON, Timing};
+use domain::policy::{Match, Rule};
 use domain::rollout::Pace;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
-use vocab::{Cron, Line, Portion, RebootPolicy, Selector, SelectorError, ServerId, Wave, Zone};
-use wire::v1::{FreezeRequest, OptionsRequest, ScheduleRequest, WaveRequest};
+use vocab::{
+    Cron, Line, Portion, RebootPolicy, Selector, SelectorError, ServerId, Severity, Wave, Zone,
+};
+use wire::v1::{
+    FreezeRequest, OptionsRequest, PolicyMatchRequest, PolicyRequest, PolicyRuleRequest,
+    ScheduleRequest, WaveRequest,
+};
 
 use super::ValidationErrors;
 use crate::commands::freezes::FreezeInput;
+use crate::commands::policies::PolicyInput;
 use crate::commands::schedules::ScheduleInput;
 use crate::{OrderOptions, PatchOptions, Result, ServiceError};
 
@@ -129,6 +136,78 @@ pub fn freeze(
             "the freeze is incomplete although validation succeeded".into(),
         )),
     }
+}
+
+/// Maximum number of rules of a policy.
+const RULES_MAX: usize = 20;
+/// Maximum number of days that a policy leaves: ten years.
+const WITHIN_DAYS_MAX: u32 = 3_650;
+
+/// Validates a policy.
+pub fn policy((body, mut errors): (PolicyRequest, ValidationErrors)) -> Result<PolicyInput> {
+    let name = errors.name("/name", body.name);
+    errors.prose("/description", &body.description);
+    let targets = targets(&mut errors, &body.targets);
+    if body.rules.is_empty() {
+        errors.add("/rules", "empty", "at least one rule is required");
+    } else if body.rules.len() > RULES_MAX {
+        errors.add("/rules", "too_many", format!("must have at most {RULES_MAX} items"));
+    }
+    let rules: Vec<Option<Rule>> = body
+        .rules
+        .iter()
+        .enumerate()
+        .take(RULES_MAX)
+        .map(|(place, rule)| policy_rule(&mut errors, &format!("/rules/{place}"), rule))
+        .collect();
+    errors.into_result()?;
+    match (targets, rules.into_iter().collect()) {
+        (Some(targets), Some(rules)) => {
+            Ok(PolicyInput { name, description: body.description, targets, rules })
+        }
+        _ => Err(ServiceError::Internal(
+            "the policy is incomplete although validation succeeded".into(),
+        )),
+    }
+}
+
+fn policy_rule(errors: &mut ValidationErrors, at: &str, rule: &PolicyRuleRequest) -> Option<Rule> {
+    let days = u32::try_from(rule.within_days).ok().filter(|days| *days <= WITHIN_DAYS_MAX);
+    if days.is_none() {
+        let detail = format!("must be from 0 to {WITHIN_DAYS_MAX}");
+        errors.add(&format!("{at}/within_days"), "out_of_range", detail);
+    }
+    let PolicyMatchRequest { kev, severity, security } = &rule.matches;
+    let given = usize::from(kev.is_some())
+        + usize::from(severity.is_some())
+        + usize::from(security.is_some());
+    if given != 1 {
+        let detail = "must have exactly one of `kev`, `severity` and `security`";
+        errors.add(&format!("{at}/match"), "ambiguous", detail);
+        return None;
+    }
+    for (field, value) in [("kev", kev), ("security", security)] {
+        if *value == Some(false) {
+            let detail = "must be true; leave the rule out to require nothing";
+            errors.add(&format!("{at}/match/{field}"), "not_true", detail);
+            return None;
+        }
+    }
+    let matches = match severity {
+        None if kev.is_some() => Match::Kev,
+        None => Match::Security,
+        Some(severity) => {
+            let pointer = format!("{at}/match/severity");
+            let severity: Severity = errors.parse(&pointer, "invalid_severity", severity)?;
+            if severity == Severity::Unknown {
+                let detail = "must be a severity; use `security` for all security updates";
+                errors.add(&pointer, "invalid_severity", detail);
+                return None;
+            }
+            Match::Severity(severity)
+        }
+    };
+    Some(Rule { matches, within_days: days? })
 }
 
 /// Checks that a one-off freeze ends after its start, and not too long after it.

@@ -43,6 +43,18 @@ impl Stored {
     }
 }
 
+/// The base ecosystems of the package sets that were assessed.
+#[boxed]
+pub async fn assessed_bases(conn: &mut Conn, org: OrgId) -> Result<Vec<String>> {
+    let found: Vec<(String,)> = on!(conn, |c| {
+        sqlx::query_as("select distinct base from finding_sets where org_id = $1 order by base")
+            .bind(put(&org))
+            .fetch_all(c)
+            .await
+    })?;
+    Ok(found.into_iter().map(|(base,)| base).collect())
+}
+
 /// All package sets that were assessed.
 #[boxed]
 pub async fn assessed_sets(conn: &mut Conn, org: OrgId) -> Result<Vec<AssessedSet>> {

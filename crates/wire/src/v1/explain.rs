@@ -1,5 +1,6 @@
 //! Why an update or a CVE on a server is not patched.
 
+use super::ExplainedPolicy;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use vocab::{BatchId, Hostname, Line, PatchState, ReasonCode, ScheduleId, ServerId};
@@ -27,6 +28,9 @@ pub struct Explanation {
     pub next: Option<NextInstall>,
     /// The batch that installs it; null if there is none.
     pub batch_id: Option<BatchId>,
+    /// By when a policy requires it; null if no policy does.
+    #[serde(default)]
+    pub policy: Option<ExplainedPolicy>,
 }
 
 impl Explanation {

@@ -19,6 +19,7 @@ mod list;
 mod notifications;
 mod options;
 mod patches;
+mod policies;
 mod preview;
 mod problem;
 mod schedules;
@@ -60,6 +61,12 @@ pub use list::{Links, List, Meta};
 pub use notifications::{NotificationTest, TestNotification};
 pub use options::{Options, OptionsRequest, WaveRequest};
 pub use patches::{AffectedServer, Patch, PatchCve, PatchDetail, PatchEnvironment, PatchVersion};
+pub use policies::{
+    Compliance, ComplianceDay, ComplianceReport, ExplainedPolicy, Policy, PolicyMatch,
+    PolicyMatchRequest, PolicyRequest, PolicyRule, PolicyRuleRequest, ReportedFigures,
+    ReportedFreeze, ReportedPolicy, ReportedSuppression, ServerCompliance, SignedReport,
+    report_signing_text,
+};
 pub use preview::{
     Preview, PreviewFreeze, PreviewReboots, PreviewRequest, PreviewServer, PreviewUpdate,
     PreviewWave, RebootOutlook,

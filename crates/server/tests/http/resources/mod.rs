@@ -3,6 +3,7 @@
 mod assessment;
 mod audit;
 mod batches;
+mod compliance;
 mod crashes;
 mod cves;
 mod events;
@@ -15,6 +16,7 @@ mod freezes;
 mod matching;
 pub(crate) mod mutations;
 mod patches;
+mod policies;
 mod preview;
 mod repository_feeds;
 mod schedules;

@@ -148,6 +148,13 @@ pub(crate) async fn mutations(service: &Service) -> Vec<Mutation> {
     let changed_freeze = id(service.post("/v1/freezes", freeze("changed")).await.is(201));
     let deleted_freeze = id(service.post("/v1/freezes", freeze("deleted")).await.is(201));
 
+    let policy = |name: &str| {
+        json!({"name": name, "targets": {"tags": ["none"]},
+            "rules": [{"match": {"kev": true}, "within_days": 2}]})
+    };
+    let changed_policy = id(service.post("/v1/policies", policy("changed")).await.is(201));
+    let deleted_policy = id(service.post("/v1/policies", policy("deleted")).await.is(201));
+
     let post = |route, id: &str, body, status| Mutation::new(Method::POST, route, id, body, status);
     let delete = |route, id: &str| Mutation::new(Method::DELETE, route, id, json!({}), 204);
     let update = "/v1/schedules/{schedule_id}";
@@ -173,6 +180,15 @@ pub(crate) async fn mutations(service: &Service) -> Vec<Mutation> {
             200,
         ),
         delete("/v1/freezes/{freeze_id}", &deleted_freeze),
+        post("/v1/policies", "", policy("a"), 201),
+        Mutation::new(
+            Method::PUT,
+            "/v1/policies/{policy_id}",
+            &changed_policy,
+            policy("renamed"),
+            200,
+        ),
+        delete("/v1/policies/{policy_id}", &deleted_policy),
         post("/v1/notifications/test", "", json!({"to": "ann@example.org"}), 200),
         post("/v1/schedules", "", daily("a"), 201),
         post("/v1/schedules/{schedule_id}/run", &ran, json!({}), 202),

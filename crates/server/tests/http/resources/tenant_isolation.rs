@@ -39,7 +39,12 @@ async fn create_one_of_each(service: &Service) -> Vec<(&'static str, String)> {
     let body = json!({"name": "f", "reason": "r", "targets": {"all": true},
         "cron": "@daily", "duration_minutes": 60});
     let freeze = text(&service.post("/v1/freezes", body).await.is(201).json()["id"]);
+    let body = json!({"name": "p", "targets": {"all": true},
+        "rules": [{"match": {"kev": true}, "within_days": 2}]});
+    let policy = text(&service.post("/v1/policies", body).await.is(201).json()["id"]);
+    service::projections::compliance::rebuild(&service.app, service.org).await.unwrap();
     vec![
+        ("{policy_id}", policy),
         ("{freeze_id}", freeze),
         ("{server_id}", server.to_string()),
         ("{schedule_id}", schedule),
@@ -66,6 +71,10 @@ fn body(path: &str) -> Value {
         "/v1/freezes/{freeze_id}" => {
             json!({"name": "x", "reason": "r", "targets": {"all": true}, "cron": "@daily",
                 "duration_minutes": 60})
+        }
+        "/v1/policies/{policy_id}" => {
+            json!({"name": "x", "targets": {"all": true},
+                "rules": [{"match": {"kev": true}, "within_days": 2}]})
         }
         "/v1/servers/{server_id}/patch" => json!({"security_only": true}),
         _ => json!({}),
@@ -112,6 +121,8 @@ async fn lists_and_counts_contain_nothing_of_another_organization(service: &Serv
         "/v1/servers",
         "/v1/schedules",
         "/v1/freezes",
+        "/v1/policies",
+        "/v1/compliance",
         "/v1/patches",
         "/v1/cves",
         "/v1/suppressions",

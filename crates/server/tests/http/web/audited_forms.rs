@@ -204,6 +204,19 @@ async fn schedules(service: &Service, trial: &mut Trial<'_>, ann: &Browser) {
     let list = service.get("/v1/freezes").await.is(200).json();
     assert_eq!(list["data"][0]["ends_at"], "2026-12-24T17:00:00Z");
     trial.submits(ann, "freeze.delete", "/freezes/{id}/delete", &freeze, &[("go", "1")]).await;
+    let form = [("name", "Fast"), ("critical", "7"), ("kev", "2"), ("all", "true")];
+    let new = "/compliance/policies/new";
+    trial.submits(ann, "policy.create", new, "", &form).await;
+    let list = service.get("/v1/policies").await.is(200).json();
+    let rules = serde_json::json!([{"match": {"kev": true}, "within_days": 2},
+        {"match": {"severity": "critical"}, "within_days": 7}]);
+    assert_eq!(list["data"][0]["rules"], rules);
+    let policy = list["data"][0]["id"].as_str().unwrap().to_owned();
+    let form = [("generation", "1"), ("name", "Slow"), ("security", "30"), ("all", "true")];
+    let edit = "/compliance/policies/{id}/edit";
+    trial.submits(ann, "policy.update", edit, &policy, &form).await;
+    let delete = "/compliance/policies/{id}/delete";
+    trial.submits(ann, "policy.delete", delete, &policy, &[("go", "1")]).await;
     trial.submits(ann, "schedule.delete", "/schedules/{id}/delete", &id, &[("go", "1")]).await;
 }
 

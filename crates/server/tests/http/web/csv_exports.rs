@@ -21,7 +21,7 @@ use crate::web::webhooks::add_delivery;
 type TableKind = (&'static str, bool, &'static [(&'static str, &'static str)]);
 
 #[rustfmt::skip]
-const KINDS: [TableKind; 33] = [
+const KINDS: [TableKind; 35] = [
     ("/trend.csv", false, &[("Day", "day"), ("Servers", "servers"), ("Up to date", "up_to_date"), ("critical", "critical"), ("high", "high"), ("medium", "medium"), ("low", "low"), ("unknown", "unknown"), ("Known exploited", "known_exploited")]),
     ("/cves.csv", true, &[("CVE", "id"), ("Severity", "severity"), ("Servers", "affected_servers")]),
     ("/batches.csv", true, &[("Name", "name"), ("State", "state"), ("Progress", "percent")]),
@@ -46,6 +46,8 @@ const KINDS: [TableKind; 33] = [
     ("/schedules.csv", false, &[("Name", "name ~enabled"), ("When", "when timezone"), ("Servers", "targets"), ("Updates", "what"), ("Next run", "next_run_at"), ("Last run", "last_run_state last_run_at")]),
     ("/calendar.csv", false, CALENDAR),
     ("/freezes.csv", false, &[("Name", "name"), ("State", "active_until ~active ~next_start_at"), ("When", "when"), ("Servers", "targets servers"), ("Reason", "reason"), ("Actions", "")]),
+    ("/compliance.csv", false, &[("Policy", "policy"), ("Environment", "environment"), ("Servers", "servers"), ("Compliant", "compliant"), ("Due soon", "due_soon"), ("Breaching", "breaching"), ("Unknown", "unknown"), ("Oldest breach", "oldest_breach_at"), ("90 days", "")]),
+    ("/compliance/servers.csv", false, &[("Server", "server"), ("Environment", "environment"), ("State", "state unknown_reason"), ("Due", "due_at"), ("Open fixes", "open"), ("Overdue", "overdue")]),
     ("/next.csv", false, &[("*", "local_time ~timezone"), ("Your time", "at"), ("", "")]),
     ("/next.csv", false, &[("In *", "local_time ~timezone"), ("Your time", "at")]),
     ("/runs.csv", false, &[("Scheduled for", "scheduled_for"), ("State", "state skip_reason"), ("Trigger", "trigger"), ("Servers", "servers"), ("Failed", "failed"), ("Ended", "finished_at")]),
@@ -133,6 +135,10 @@ async fn sample(service: &Service, ann: &Browser) -> Vec<(&'static str, Visit)> 
     let freeze = json!({"name": "=Sale", "reason": "=Quiet", "targets": {"tags": ["none"]},
         "starts_at": "2026-11-10T00:00:00Z", "ends_at": "2026-11-30T00:00:00Z"});
     let freeze = id(service.post("/v1/freezes", freeze).await.is(201).json());
+    let policy = json!({"name": "=Fast", "targets": {"all": true},
+        "rules": [{"match": {"security": true}, "within_days": 0}]});
+    let policy = id(service.post("/v1/policies", policy).await.is(201).json());
+    service::projections::compliance::rebuild(&service.app, service.org).await.unwrap();
     service
         .post(
             "/v1/enrollment-tokens",
@@ -202,6 +208,15 @@ async fn sample(service: &Service, ann: &Browser) -> Vec<(&'static str, Visit)> 
         ("/freezes/new", get("/freezes/new")),
         ("/freezes/{id}/edit", get(&format!("/freezes/{freeze}/edit"))),
         ("/freezes/{id}/delete", (format!("/freezes/{freeze}/delete"), form(&[]))),
+        ("/compliance", get("/compliance")),
+        ("/compliance/servers", get(&format!("/compliance/servers?policy={policy}"))),
+        ("/compliance/report", get("/compliance/report")),
+        ("/compliance/policies/new", get("/compliance/policies/new")),
+        ("/compliance/policies/{id}/edit", get(&format!("/compliance/policies/{policy}/edit"))),
+        (
+            "/compliance/policies/{id}/delete",
+            (format!("/compliance/policies/{policy}/delete"), form(&[])),
+        ),
         ("/settings/people", get("/settings/people")),
         ("/settings/keys", get("/settings/keys")),
         ("/settings/tokens", get("/settings/tokens")),

@@ -65,6 +65,11 @@ async fn every_page_shows_its_content_and_escapes_markup(service: &Service) {
         "starts_at": "2026-11-10T00:00:00Z", "ends_at": "2026-11-18T08:00:00Z"});
     let freeze = service.post("/v1/freezes", freeze).await.is(201).json();
     let freeze = freeze["id"].as_str().unwrap();
+    let policy = json!({"name": "Fast <b>", "description": "Standard <i>", "targets": {"all": true},
+        "rules": [{"match": {"severity": "critical"}, "within_days": 7}]});
+    let policy = service.post("/v1/policies", policy).await.is(201).json();
+    let policy = policy["id"].as_str().unwrap();
+    service::projections::compliance::rebuild(&service.app, service.org).await.unwrap();
     let ann = Browser::signed_in(service, "ann", Role::Admin).await;
     let pages = [
         ("/".to_owned(), "Reboots pending"),
@@ -86,6 +91,16 @@ async fn every_page_shows_its_content_and_escapes_markup(service: &Service) {
         ("/freezes".into(), "Quiet &#60;i&#62;"),
         ("/freezes/new".into(), "New freeze"),
         (format!("/freezes/{freeze}/edit"), "2026-11-18T08:00"),
+        ("/compliance".into(), "critical within 7 days"),
+        ("/compliance".into(), "Fast &#60;b&#62;"),
+        (format!("/compliance/servers?policy={policy}"), "unknown"),
+        (format!("/compliance/servers?policy={policy}&state=unknown"), "web-1"),
+        (format!("/compliance/servers?policy={policy}&state=breaching"), "No servers"),
+        ("/compliance/report".into(), "Standard &#60;i&#62;"),
+        ("/compliance/policies/new".into(), "New policy"),
+        (format!("/compliance/policies/{policy}/edit"), "value=\"7\""),
+        (format!("/servers/{server}"), "Fast &#60;b&#62;"),
+        ("/".into(), "Fast &#60;b&#62;"),
         (format!("/servers/{server}"), "(<a href=\"/freezes\">Sale &#60;b&#62;</a>)"),
         ("/".into(), "frozen: Sale &#60;b&#62;"),
         (format!("/servers/{server}/history"), "pkg_lock_timeout"),
@@ -148,6 +163,7 @@ async fn empty_fleet_shows_the_next_step(service: &Service) {
         ("/batches", "No batches yet"),
         ("/schedules", "No schedules yet"),
         ("/freezes", "No freezes yet"),
+        ("/compliance", "No policies yet"),
         ("/servers?status=offline", "No server matches"),
     ] {
         let text = ann.get(path).await.is(200).text();
@@ -223,6 +239,8 @@ async fn other_organizations_resources_are_not_found(service: &Service) {
         "/batches",
         "/schedules",
         "/freezes",
+        "/compliance",
+        "/compliance/report",
         "/activity",
         "/settings",
         "/servers.csv",

@@ -18,6 +18,7 @@ fn fill_in_ids(path: &str) -> String {
         ("/batches", "bat"),
         ("/schedules", "sch"),
         ("/freezes", "frz"),
+        ("/compliance", "pol"),
         ("/settings/users", "usr"),
         ("/settings/keys", "key"),
         ("/settings/tokens", "enr"),

@@ -167,7 +167,7 @@ async fn webhook_is_managed_from_creation_to_deletion(service: &Service) {
     ] {
         assert!(edit.contains(shown), "{shown}: {edit}");
     }
-    assert_eq!(edit.matches("name=\"types\"").count(), 1 + EventKind::ALL.len() + 14);
+    assert_eq!(edit.matches("name=\"types\"").count(), 1 + EventKind::ALL.len() + 15);
     let generation = hidden(&edit, "generation");
     let form = [
         ("name", "On-call"),

@@ -19,9 +19,9 @@ mod suppressions;
 use async_recursion::async_recursion as boxed;
 pub use matcher::{Matcher, RoundScope};
 pub use server::{
-    ScoredFinding, ServerAssessment, assess_servers, assessments_within, count_key,
-    findings_closed_by, lists_unfixed, pending_updates, security_packages, server_findings,
-    server_findings_of_cve,
+    ScoredFinding, ServerAssessment, assess_servers, assessments_within, count_key, covered_bases,
+    findings_closed_by, lists_unfixed, pending_updates, policy_fixes, security_packages,
+    server_findings, server_findings_of_cve,
 };
 pub use suppressions::ActiveSuppressions;
 

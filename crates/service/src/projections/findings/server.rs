@@ -10,12 +10,15 @@ use domain::finding::invalidation::{self, SourceGroup};
 use domain::finding::{
     Finding, MatchReport, ServerFinding, Unassessed, foreign_kernel, vendor_reported,
 };
+use domain::policy::{Availability, Fix, Subject};
 use jiff::Timestamp;
 use store::findings::{self, Cve, CvesBySeverity, KindCounts, ServerKind};
 use store::package_sets::SetKind as ListingKind;
 use store::servers::Server;
 use store::{Conn, advisories, feeds};
-use vocab::{Assessment, Digest, Environment, Exposure, Installed, OrgId, Pending};
+use vocab::{
+    Assessment, BlockedBy, Digest, Environment, Exposure, Installed, OrgId, Pending, Severity,
+};
 
 use super::ActiveSuppressions;
 use super::matcher::{covered_ecosystems, installed_packages};
@@ -323,6 +326,69 @@ pub async fn lists_unfixed(conn: &mut Conn, base: &Ecosystem) -> Result<bool> {
             Ok(advisories::covered_by(conn, base, &csaf.collect::<Vec<_>>()).await?)
         }
     }
+}
+
+/// What a server kind has to fix, for policies: its findings, whether an update fixes them, and the
+/// security updates that no finding explains. An update that its distribution still phases in is not
+/// offered yet.
+#[boxed]
+pub async fn policy_fixes(conn: &mut Conn, org: OrgId, kind: &ServerKind) -> Result<Vec<Fix>> {
+    let (found, _) = kind_findings(conn, org, kind, None).await?;
+    let pending: Vec<Pending> = match kind.update_set {
+        Some(set) => entries(conn, org, ListingKind::Updates, set).await?,
+        None => Vec::new(),
+    };
+    let offered: Vec<Pending> =
+        pending.into_iter().filter(|update| update.blocked_by != Some(BlockedBy::Phased)).collect();
+    let closed = findings_closed_by(conn, org, kind, &offered).await?;
+    let named: BTreeSet<&str> =
+        offered.iter().flat_map(|update| &update.cves).map(String::as_str).collect();
+    let ids: BTreeSet<&str> =
+        found.iter().map(|one| one.server_finding.finding.cve.as_ref()).collect();
+    let exploited = advisories::exploited(conn, &ids).await?;
+    let key = |finding: &Finding| (finding.cve.clone(), finding.package.source.clone());
+    let fixable: BTreeSet<(Arc<str>, String)> = closed.iter().flatten().map(key).collect();
+    let mut fixes: Vec<Fix> = Vec::new();
+    for one in &found {
+        let finding = &one.server_finding.finding;
+        let availability = match one.server_finding.exposure {
+            Exposure::FixedOnDisk => Availability::FixedOnDisk,
+            Exposure::Open
+                if fixable.contains(&key(finding)) || named.contains(finding.cve.as_ref()) =>
+            {
+                Availability::Offered
+            }
+            Exposure::Open => Availability::NoFix,
+        };
+        fixes.push(Fix {
+            subject: Subject {
+                cve: finding.cve.to_string(),
+                package: finding.package.source.clone(),
+            },
+            severity: finding.severity,
+            kev: exploited.contains_key(finding.cve.as_ref()),
+            availability,
+        });
+    }
+    let unexplained = offered
+        .iter()
+        .zip(&closed)
+        .filter(|(update, closed)| update.security && closed.is_empty() && update.cves.is_empty());
+    fixes.extend(unexplained.map(|(update, _)| Fix {
+        subject: Subject { cve: String::new(), package: update.name.clone() },
+        severity: update.severity.unwrap_or(Severity::Unknown),
+        kev: false,
+        availability: Availability::Offered,
+    }));
+    Ok(fixes)
+}
+
+/// The base ecosystems that feeds cover, among those of the matched servers of an organization.
+#[boxed]
+pub async fn covered_bases(conn: &mut Conn, org: OrgId) -> Result<BTreeSet<Ecosystem>> {
+    let bases = findings::assessed_bases(conn, org).await?;
+    let bases: Vec<Ecosystem> = bases.iter().map(String::as_str).map(Ecosystem::new).collect();
+    covered_ecosystems(conn, bases.iter()).await
 }
 
 /// The pending updates of a server. An update that closes a finding is marked as a security update,

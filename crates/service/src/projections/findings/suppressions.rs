@@ -52,7 +52,7 @@ impl ActiveSuppressions {
     }
 
     /// Identifies this set of suppressions.
-    pub(super) fn ids(&self) -> Vec<String> {
+    pub(crate) fn ids(&self) -> Vec<String> {
         self.rules.iter().map(|(row, _)| row.id.to_string()).collect()
     }
 
