@@ -34,7 +34,7 @@ fn now() -> Timestamp {
 fn server(number: u32) -> Server {
     let tag = format!("group-{}", number % SCHEDULES);
     let by_day = WeekPattern::new(|hour| (4..22).contains(&(hour % 24)));
-    let pattern = (number % 10 == 0).then_some(by_day);
+    let pattern = number.is_multiple_of(10).then_some(by_day);
     Server {
         facts: ServerFacts {
             id: ServerId::new(now(), u128::from(number)),
@@ -44,7 +44,7 @@ fn server(number: u32) -> Server {
         },
         kind: Some((number % 50) as usize),
         presence: Presence::new(false, now(), now(), pattern),
-        reboot_required: number % 7 == 0,
+        reboot_required: number.is_multiple_of(7),
         quarantined: false,
         refuses_changes: false,
         never_reboot: false,

@@ -102,6 +102,12 @@ fn schedule_and_run_match_api_field_names() {
 
 #[test]
 fn batch_matches_api_field_names() {
+    let result = json!({"packages": [{"name": "bash", "from": "5.1", "to": "5.2"}],
+        "reboot": {"needed": true, "done": false, "seconds": null}, "duration": 12, "exit": 100,
+        "failure_code": "pkg_lock_timeout", "message": "held by unattended-upgrades",
+        "set_aside": ["/etc/bash.bashrc.dpkg-dist"], "restarted": [], "notes": [],
+        "newer_available": [{"name": "bash", "pinned": "5.2", "available": "5.3"}],
+        "log": "/v1/batches/bat_01jcqk3m8ye0fr5cq0k6s8v2xw/tasks/tsk_01jcqk3m8ye0fr5cq0k6s8v2xw/log"});
     let batch = json!({"id": "bat_01jcqk3m8ye0fr5cq0k6s8v2xw", "state": "completed_with_errors",
         "name": "Security updates · production", "halt_reason": null, "origin": "api", "started_by": "key_01jcqk3m8ye0fr5cq0k6s8v2xw",
         "schedule_id": null, "run_id": null, "options": options(), "progress": progress(),
@@ -113,12 +119,7 @@ fn batch_matches_api_field_names() {
         "results": [{"id": "tsk_01jcqk3m8ye0fr5cq0k6s8v2xw", "server_id": "srv_01jcqk3m8ye0fr5cq0k6s8v2xw",
             "hostname": "web-1", "display_name": null, "state": "failed", "waiting_for": null, "wave": 1, "deadline_at": null,
             "started_at": null, "finished_at": null,
-            "result": {"packages": [{"name": "bash", "from": "5.1", "to": "5.2"}],
-                "reboot": {"needed": true, "done": false, "seconds": null}, "duration": 12, "exit": 100,
-                "failure_code": "pkg_lock_timeout", "message": "held by unattended-upgrades",
-                "set_aside": ["/etc/bash.bashrc.dpkg-dist"], "restarted": [], "notes": [],
-                "newer_available": [{"name": "bash", "pinned": "5.2", "available": "5.3"}],
-                "log": "/v1/batches/bat_01jcqk3m8ye0fr5cq0k6s8v2xw/tasks/tsk_01jcqk3m8ye0fr5cq0k6s8v2xw/log"}}]});
+            "result": result}]});
     assert_round_trip::<Batch>(batch);
 }
 
