@@ -57,6 +57,7 @@ mod tests {
         let stored = json!({"packages": ["bash"], "exclude": ["linux-*"], "security_only": true,
             "reboot": "if_required", "dry_run": false, "stagger_minutes": 5, "max_parallel": 3,
             "canary": "10%", "max_failures": 2, "window_minutes": null, "override_freeze": null,
+            "health": "gate", "max_unhealthy": "5%",
             "waves": [{"size": null, "soak_minutes": 0, "approval": true}]});
         let options = PatchOptions::from_json(&stored).unwrap();
         assert_eq!(options.pace.canary, Some(vocab::Portion::percent(10).unwrap()));

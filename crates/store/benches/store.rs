@@ -315,6 +315,7 @@ async fn claims(db: &Db, org: OrgId) {
                 seen,
                 next,
                 result: None,
+                health: None,
             };
             (0..1_000_u32).map(moved).collect::<Vec<_>>()
         };

@@ -146,6 +146,7 @@ json!(
     std::collections::BTreeMap<vocab::Assessment, u64>,
     std::collections::BTreeSet<u32>,
     domain::rollout::RolloutHead,
+    domain::rollout::TaskHealth,
     domain::rollout::TaskStatus,
 );
 

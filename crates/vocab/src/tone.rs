@@ -23,9 +23,8 @@ impl Tone {
     /// The tone of a state or severity, as the API names it.
     pub fn for_word(word: &str) -> Tone {
         match word {
-            "online" | "succeeded" | "no_change" | "current" | "delivered" | "up_to_date" => {
-                Tone::Good
-            }
+            "online" | "succeeded" | "no_change" | "current" | "delivered" | "up_to_date"
+            | "healthy" => Tone::Good,
             "running"
             | "dispatched"
             | "preflight"
@@ -45,11 +44,13 @@ impl Tone {
             | "expired"
             | "medium"
             | "unscheduled"
+            | "not_measured"
             | "waiting_for_restart" => Tone::Warn,
             "failed"
             | "timed_out"
             | "completed_with_errors"
             | "halted"
+            | "degraded"
             | "high"
             | "blocked"
             | "no_fix" => Tone::Bad,

@@ -7,7 +7,7 @@ use std::io::{BufRead as _, IsTerminal as _};
 use anyhow::bail;
 use clap::Args;
 use serde_json::{Map, Value, json};
-use vocab::{Portion, Wave};
+use vocab::{HealthMode, Portion, Wave};
 use wire::v1::{Batch, OptionsRequest, Preview, WaveRequest};
 
 use super::api::ApiResponse;
@@ -65,6 +65,13 @@ pub(super) struct PacingArgs {
     /// Start on frozen servers too, for this reason (administrators only)
     #[arg(long, value_name = "REASON")]
     override_freeze: Option<String>,
+    /// What to do about the health of the servers: off, report, or gate (halt if a wave is not
+    /// healthy)
+    #[arg(long, value_name = "MODE")]
+    health: Option<HealthMode>,
+    /// Number or percentage of the servers of a wave that may become unhealthy, with --health gate
+    #[arg(long, value_name = "N|%")]
+    max_unhealthy: Option<Portion>,
 }
 
 #[derive(Args, Clone)]
@@ -122,6 +129,8 @@ impl UpdateArgs {
             options.window_minutes = pace.window_minutes.or(options.window_minutes);
             options.override_freeze =
                 pace.override_freeze.clone().or(options.override_freeze.take());
+            options.health = pace.health.map(|mode| mode.to_string()).or(options.health.take());
+            options.max_unhealthy = pace.max_unhealthy.or(options.max_unhealthy);
         }
         options
     }

@@ -23,6 +23,9 @@ pub struct PatchForm {
     /// Why freezes are ignored; usually empty.
     pub override_freeze: String,
     pub max_failures: String,
+    /// `off`, `report` or `gate`.
+    pub health: String,
+    pub max_unhealthy: String,
     pub window_minutes: String,
     pub dry_run: bool,
 }
@@ -135,6 +138,8 @@ pub const PATCH_FIELDS: FormFields = &[
     ("waves", "Waves"),
     ("override_freeze", "Reason to ignore freezes"),
     ("max_failures", "Stop after failures"),
+    ("health", "Health"),
+    ("max_unhealthy", "Max unhealthy"),
     ("max_parallel", "Max parallel"),
     ("stagger_minutes", "Stagger"),
     ("window_minutes", "Window"),
@@ -167,6 +172,8 @@ pub const SCHEDULE_FIELDS: FormFields = &[
     ("waves", "Waves"),
     ("override_freeze", "Reason to ignore freezes"),
     ("max_failures", "Stop after failures"),
+    ("health", "Health"),
+    ("max_unhealthy", "Max unhealthy"),
     ("max_parallel", "Max parallel"),
     ("stagger_minutes", "Stagger"),
     ("window_minutes", "Window"),

@@ -65,10 +65,30 @@ pub enum Situation {
     Frozen,
     /// The whole fleet disconnected at once.
     FleetOutage,
+    /// More servers of a wave than allowed became unhealthy.
+    HealthExceeded,
+    /// They recovered before the rollout halted.
+    HealthRecovered,
+    /// A rollout halted because its servers are unhealthy since the change.
+    HealthDegraded,
+    /// A rollout halted because the health of a wave is unknown.
+    HealthUnknown,
+    /// A rollout paused because unchanged servers are unhealthy too.
+    FleetWideDegradation,
+    /// A server reported at the end of the soak.
+    SoakReported,
+    /// An agent could not measure the health of its host.
+    NotMeasured,
+    /// An agent is older than the measurement of health.
+    OldAgent,
+    /// An update broke a service.
+    BadUpdate,
+    /// A service broke on the whole fleet.
+    FleetBroken,
 }
 
 impl Situation {
-    pub const ALL: [Situation; 33] = [
+    pub const ALL: [Situation; 43] = [
         Situation::Lost,
         Situation::Repeated,
         Situation::Late,
@@ -102,6 +122,16 @@ impl Situation {
         Situation::FreezeAdded,
         Situation::Frozen,
         Situation::FleetOutage,
+        Situation::HealthExceeded,
+        Situation::HealthRecovered,
+        Situation::HealthDegraded,
+        Situation::HealthUnknown,
+        Situation::FleetWideDegradation,
+        Situation::SoakReported,
+        Situation::NotMeasured,
+        Situation::OldAgent,
+        Situation::BadUpdate,
+        Situation::FleetBroken,
     ];
 }
 

@@ -21,6 +21,7 @@ pub mod notifications;
 pub mod patches;
 pub mod preview;
 pub mod schedules;
+pub mod server_health;
 pub mod servers;
 pub mod summary;
 pub mod suppressions;

@@ -7,7 +7,9 @@ use domain::freeze::{Freeze, MERGE_HORIZON, Timing};
 use domain::rollout::Pace;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
-use vocab::{Cron, Line, Portion, RebootPolicy, Selector, SelectorError, ServerId, Wave, Zone};
+use vocab::{
+    Cron, HealthMode, Line, Portion, RebootPolicy, Selector, SelectorError, ServerId, Wave, Zone,
+};
 use wire::v1::{FreezeRequest, OptionsRequest, ScheduleRequest, WaveRequest};
 
 use super::ValidationErrors;
@@ -226,6 +228,11 @@ pub fn options(errors: &mut ValidationErrors, at: &str, requested: OptionsReques
     if let Some(Err(error)) = requested.max_failures.map(vocab::Portion::at_least_one) {
         errors.add(&format!("{at}/max_failures"), "out_of_range", error);
     }
+    let health = requested.health.as_deref().and_then(|text| {
+        errors.parse::<HealthMode>(&format!("{at}/health"), "invalid_health_mode", text)
+    });
+    let health = health.unwrap_or_default();
+    let max_unhealthy = requested.max_unhealthy.filter(|limit| *limit != Portion::Count(0));
     let canary = requested.canary.filter(|canary| *canary != Portion::Count(0));
     let waves = waves(errors, at, requested.waves.unwrap_or_default());
     if canary.is_some() && !waves.is_empty() {
@@ -251,6 +258,8 @@ pub fn options(errors: &mut ValidationErrors, at: &str, requested: OptionsReques
             max_failures: requested.max_failures,
             window_minutes,
             override_freeze,
+            health,
+            max_unhealthy,
         },
     }
 }

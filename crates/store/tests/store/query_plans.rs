@@ -90,6 +90,7 @@ fn busy(server: ServerId) -> rollout_tasks::StateChange {
         seen: 1,
         next,
         result: None,
+        health: None,
     }
 }
 

@@ -76,7 +76,7 @@ pub(crate) fn done(outcome: TaskOutcome) -> TaskStatus {
 /// The first state change of a server, from waiting, or the second, from dispatched.
 pub(crate) fn step(server: u32, seen: i64, next: TaskStatus) -> StateChange {
     let from = if seen == 1 { TaskStatus::Waiting } else { busy(Stage::Dispatched, 60) };
-    StateChange { server_id: nth!(ServerId, server), from, seen, next, result: None }
+    StateChange { server_id: nth!(ServerId, server), from, seen, next, result: None, health: None }
 }
 
 /// The number of tasks per state. Checks that the stored counts equal the actual ones.
@@ -218,7 +218,14 @@ async fn stored_rollout_resumes_where_it_stopped(db: Db) {
     let next =
         planned.apply_event(rows[0].server_id, TaskEvent::Offered { wave: 1 }, at(5)).unwrap();
     let from = TaskStatus::Waiting;
-    let offer = StateChange { server_id: rows[0].server_id, from, seen: 1, next, result: None };
+    let offer = StateChange {
+        server_id: rows[0].server_id,
+        from,
+        seen: 1,
+        next,
+        result: None,
+        health: None,
+    };
     assert_eq!(rollout_tasks::claim(&mut tx, id, &[offer]).await.unwrap(), [rows[0].server_id]);
     rollouts::save_head(&mut tx, &stored, planned.head(), None).await.unwrap();
     tx.commit().await.unwrap();
