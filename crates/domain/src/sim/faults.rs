@@ -97,7 +97,7 @@ impl World {
 
     /// An order ended with a broken service. Sometimes the service recovers after some minutes.
     pub(super) fn ended_broken(&mut self) {
-        if self.health_rng.percent(40) {
+        if self.health_rng.percent(70) {
             let soon = SignedDuration::from_secs(self.health_rng.between(20, 200));
             self.schedule(soon, SimEvent::Repair { unit: BROKEN_BY_UPDATES });
         }
@@ -308,6 +308,7 @@ pub(super) fn with_health(mut pace: Pace, rng: &mut Rng) -> Pace {
             HealthMode::Gate,
             HealthMode::Gate,
             HealthMode::Gate,
+            HealthMode::Gate,
             HealthMode::Report,
             HealthMode::Off,
         ]),
@@ -318,7 +319,7 @@ pub(super) fn with_health(mut pace: Pace, rng: &mut Rng) -> Pace {
 
 /// How hosts are measured, and how likely an update breaks them, in percent.
 pub(super) fn set_up_hosts(agents: &mut [Agent], rng: &mut Rng) {
-    let breaks = rng.pick(&[0, 0, 30, 100]);
+    let breaks = rng.pick(&[0, 30, 100, 100]);
     let odd = rng.pick(&[0, 10, 10, 50, 100]);
     for agent in agents {
         let odd = rng.percent(odd);
