@@ -172,7 +172,11 @@ async fn wave_passes_after_healthy_reports_at_the_end_of_the_soak(world: &World)
     world.minutes(30);
     assert_eq!(web.sync(0).await.unwrap().watch_health_until, None);
     wait_for_state(&app, world, id, "running: succeeded waiting").await;
-    assert_eq!(json!(shown(&app, world, id).await.results.unwrap()[1].waiting_for), "health");
+    eventually("the next wave waits for the reports", async || {
+        db.sync(0).await.unwrap();
+        json!(shown(&app, world, id).await.results.unwrap()[1].waiting_for) == "health"
+    })
+    .await;
     sync_with(&mut web, report(&[], world)).await;
     finish(&mut db, world, Some(report(&[], world))).await;
     wait_for_state(&app, world, id, "succeeded: succeeded succeeded").await;
