@@ -29,7 +29,7 @@ the connection is then closed.";
 
 /// The groups of operations, in the order of the reference: what there is, what to do about it, and
 /// how the service is set up.
-const TAGS: [(&str, &str); 18] = [
+const TAGS: [(&str, &str); 19] = [
     ("Summary", "Counts over the whole fleet."),
     ("Servers", "The inventory: every server with an agent, its packages and its CVEs."),
     ("Patches", "Pending updates, and the servers that need them."),

@@ -386,6 +386,7 @@ impl Reality<'_> {
                         .map(|holder| BatchId::new(Timestamp::UNIX_EPOCH, holder as u128)),
                     agent_busy: false,
                     frozen_until: self.frozen[number],
+                    unproven: false,
                 };
                 let batch = self.batches.get_mut(&id).unwrap();
                 batch.rollout.set_condition(self.world.servers[number].id, condition);

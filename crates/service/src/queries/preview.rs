@@ -3,8 +3,8 @@
 //! Times are computed from the pace alone, because the duration of a task is not known in advance.
 
 use async_recursion::async_recursion as boxed;
-use std::collections::{BTreeMap, BTreeSet};
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 
 use domain::rollout::StartOrder;
 use domain::rollout::pins::System;
