@@ -20,7 +20,7 @@ use crate::rollout::{
 /// How much later than its deadline something may end.
 const GRACE: SignedDuration = SignedDuration::from_secs(30);
 /// A run that is not finished after this many steps is reported as a violation.
-const STEPS_MAX: u64 = 400_000;
+const STEPS_MAX: u64 = 1_000_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum SimEvent {
@@ -197,7 +197,9 @@ impl World {
                 break;
             }
             if self.report.steps > STEPS_MAX {
-                self.control.violations.push(format!("not finished after {STEPS_MAX} steps"));
+                self.control
+                    .violations
+                    .push(format!("not finished after {STEPS_MAX} steps, at {}", self.now));
                 break;
             }
         }
