@@ -43,6 +43,8 @@ pub(crate) fn parse(form: &Form) -> PatchForm {
         waves: form.text("waves"),
         override_freeze: form.text("override_freeze"),
         max_failures: form.text("max_failures"),
+        health: or("health", "report"),
+        max_unhealthy: form.text("max_unhealthy"),
         window_minutes: form.text("window_minutes"),
         pin_versions: !form.text("pin_versions").is_empty(),
         dry_run: !form.text("dry_run").is_empty(),
@@ -74,6 +76,11 @@ pub(crate) fn from_options(options: &Options) -> PatchForm {
         waves: options.waves.iter().map(|wave| format!("{wave}\n")).collect(),
         override_freeze: options.override_freeze.clone().unwrap_or_default(),
         max_failures: number(options.max_failures.map(|limit| limit.to_string())),
+        health: pages::api_name(&options.health),
+        max_unhealthy: match options.max_unhealthy.to_string() {
+            zero if zero == "0" => String::new(),
+            limit => limit,
+        },
         window_minutes: number(options.window_minutes.map(|window| window.to_string())),
         pin_versions: options.pin_versions,
         dry_run: options.dry_run,
@@ -106,6 +113,7 @@ pub(crate) fn api_options(form: &PatchForm) -> Map<String, Value> {
         ("canary", &form.canary),
         ("max_failures", &form.max_failures),
         ("window_minutes", &form.window_minutes),
+        ("max_unhealthy", &form.max_unhealthy),
     ] {
         if !text.is_empty() {
             put(name, number(text));
@@ -114,6 +122,9 @@ pub(crate) fn api_options(form: &PatchForm) -> Map<String, Value> {
     let waves: Vec<WaveRequest> = wave_lines(form).flatten().map(WaveRequest::from).collect();
     if !waves.is_empty() {
         put("waves", json!(waves));
+    }
+    if form.health != "report" {
+        put("health", json!(form.health));
     }
     if !form.override_freeze.is_empty() {
         put("override_freeze", json!(form.override_freeze));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use domain::rollout::{Phase, TaskStatus};
 use store::rollout_tasks::{self, TaskRow};
 use store::{Conn, StoreError, Topic, presence_transitions, refreshes, rollouts, servers};
-use vocab::{BatchId, ServerId, Stage, TaskId};
+use vocab::{BatchId, HealthMode, ServerId, Stage, TaskId};
 
 use crate::Gateway;
 use crate::outbox::{Assignment, OrderKind};
@@ -83,6 +83,18 @@ pub(crate) async fn watch_access(app: Gateway, interval: Duration) {
     }
 }
 
+/// Whether servers of a rollout that are not in progress may have to watch their health.
+fn may_watch(row: &rollouts::Rollout) -> bool {
+    let pace = &row.head.pace;
+    match pace.health {
+        HealthMode::Off => false,
+        HealthMode::Report => {
+            pace.limits(row.total).waves().iter().any(|wave| !wave.soak.is_zero())
+        }
+        HealthMode::Gate => true,
+    }
+}
+
 struct Dispatcher {
     app: Gateway,
     followed: BTreeMap<BatchId, FollowedRollout>,
@@ -107,7 +119,12 @@ impl Dispatcher {
                 Err(StoreError::NotFound { .. }) => continue,
                 row => row?,
             };
+            let watches = may_watch(&row);
             let rows = match self.followed.get(&id) {
+                // Waiting and changed servers too may have to watch their health.
+                _ if watches && !self.app.registry().health_watches.follows(id) => {
+                    rollout_tasks::all(&mut reader, id).await?
+                }
                 None => rollout_tasks::list_active(&mut reader, id).await?,
                 Some(known) => {
                     rollout_tasks::changed_since(&mut reader, id, known.revision).await?
@@ -174,6 +191,7 @@ impl Dispatcher {
 
     fn remove_rollout(&mut self, id: BatchId) {
         let Some(gone) = self.followed.remove(&id) else { return };
+        self.app.registry().health_watches.remove(id);
         for (server, (task, _)) in gone.assignments {
             self.app.registry().outbox.remove(server, task);
         }
@@ -244,6 +262,11 @@ impl Dispatcher {
         let started = row.head.phase != Phase::Scheduled;
         let pinned = pins::are_pinned(row);
         let mut wake = BTreeSet::new();
+        if may_watch(row) {
+            let changed = rows.iter().map(|row| (row.server_id, row.target));
+            let watches = row.head.health_watches(row.total);
+            registry.health_watches.update(row.id, row.org_id, watches, changed);
+        }
         for target in rows {
             let (server, task) = (target.server_id, target.task_id);
             match (target.target, &followed.order) {
@@ -264,6 +287,7 @@ impl Dispatcher {
                         expires_at: busy.by.min(row.head.start_by),
                         withdrawn: followed.withdrawn,
                         started: busy.stage != Stage::Dispatched,
+                        health: row.head.pace.health != HealthMode::Off,
                     };
                     followed.assignments.insert(server, (task, assignment.clone()));
                     // The agent already knows an order that it has started.
@@ -330,6 +354,7 @@ impl Dispatcher {
                 expires_at: refresh.deadline,
                 withdrawn: false,
                 started: false,
+                health: false,
             };
             if registry.outbox.set(refresh.server_id, assignment)
                 && let Some(session) = registry.find_session(refresh.server_id)

@@ -21,7 +21,7 @@ use store::task_logs::{self, AppendResult, NewChunk};
 use store::{StoreError, Tx, package_set_requests};
 use tokio::sync::oneshot;
 use vocab::{Digest, OrgId, PackageManager, ServerId, TaskId};
-use wire::agent::{Facts, OrderProgress, OrderResult};
+use wire::agent::{Facts, HealthReport, OrderProgress, OrderResult};
 
 use crate::Gateway;
 use crate::Refusal;
@@ -29,6 +29,7 @@ use crate::limits::ReservedMemory;
 use crate::registry::{StoredState, SyncOrder, lock};
 use service::commands::reports;
 use service::commands::reports::{AgentReports, Reporter};
+use service::commands::server_health::{WatchReport, store_watch_reports};
 use service::host_facts;
 
 /// Maximum number of parts in one transaction.
@@ -86,6 +87,8 @@ pub(super) struct AgentReport {
     pub(super) activity: &'static str,
     pub(super) progress: Vec<OrderProgress>,
     pub(super) results: Vec<OrderResult>,
+    /// From the watch of the host's health.
+    pub(super) health: Option<HealthReport>,
     /// Package sets that the response requests.
     pub(super) wanted: Vec<(SetKind, Digest)>,
     pub(super) now: Timestamp,
@@ -244,6 +247,7 @@ async fn write_reports(tx: &mut Tx, parts: &[QueuedPart]) -> store::Result<bool>
             reporter: Reporter { org: news.org, server: news.server },
             progress: &news.progress,
             results: &news.results,
+            health: news.health.as_ref(),
             now: news.now,
         }),
         _ => None,
@@ -349,7 +353,7 @@ impl IngestPart {
 
 impl AgentReport {
     fn has_reports(&self) -> bool {
-        !(self.progress.is_empty() && self.results.is_empty())
+        !(self.progress.is_empty() && self.results.is_empty()) || self.health.is_some()
     }
 
     async fn write_report(&self, tx: &mut Tx) -> store::Result<()> {
@@ -359,6 +363,10 @@ impl AgentReport {
         }
         for result in &self.results {
             reports::store_result(tx, reporter, result, self.now).await?;
+        }
+        if let Some(report) = &self.health {
+            let watched = WatchReport { reporter, report, now: self.now };
+            store_watch_reports(tx, &[watched]).await?;
         }
         Ok(())
     }

@@ -26,6 +26,7 @@ mod background;
 mod credentials;
 mod dispatcher;
 mod enroll;
+mod health_watches;
 mod ingest;
 mod install;
 mod limits;

@@ -25,6 +25,8 @@ pub(super) struct Assignment {
     pub(super) withdrawn: bool,
     /// The agent has started the order: it is not sent again, and every sync should report on it.
     pub(super) started: bool,
+    /// Whether the agent measures the health of its host.
+    pub(super) health: bool,
 }
 
 /// What an order asks for.
@@ -119,8 +121,7 @@ impl Assignment {
             security_packages: if order.security_only { secured.to_vec() } else { Vec::new() },
             reboot: order.reboot,
             boot_id: boot_id.clone(),
-            // No option of a batch asks for it yet.
-            health: false,
+            health: self.health,
         };
         match versions {
             // The first wave was restricted to the requested packages, and to security updates. Its

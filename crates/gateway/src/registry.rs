@@ -22,6 +22,7 @@ use wire::v1::Activity;
 use crate::Gateway;
 use crate::Refusal;
 use crate::credentials::Credential;
+use crate::health_watches::HealthWatchList;
 use crate::ingest::{PackageSetCounts, WriteBatcher};
 use crate::limits::AgentLimits;
 use crate::outbox::Outbox;
@@ -64,6 +65,7 @@ pub(crate) struct Registry {
     pub(super) upload_requests: UploadRequests,
     pub(super) limits: AgentLimits,
     pub(super) outbox: Outbox,
+    pub(super) health_watches: HealthWatchList,
     pub(super) write_batcher: WriteBatcher,
     pub(super) security_packages: SecurityPackageCache,
 }
@@ -162,6 +164,7 @@ impl StoredState {
             && sync.facts.is_none()
             && sync.results.is_empty()
             && sync.progress.is_empty()
+            && sync.health.is_none()
     }
 }
 
@@ -592,6 +595,7 @@ impl Registry {
             upload_requests: UploadRequests::default(),
             limits: AgentLimits::new(),
             outbox: Outbox::default(),
+            health_watches: HealthWatchList::default(),
             write_batcher: WriteBatcher::default(),
             security_packages: SecurityPackageCache::default(),
         }

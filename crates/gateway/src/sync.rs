@@ -186,7 +186,8 @@ impl SyncContext<'_> {
         let updates = sync.pending.filter(|digest| known.update_set != Some(*digest));
         let updates = self.find_package_set(SetKind::Updates, updates, sync).await?;
         // The sync may have waited for a package set, and its agent may have sent a newer one.
-        if sync.results.is_empty() && !link.is_latest(&self.position) {
+        let reports = !sync.results.is_empty() || sync.health.is_some();
+        if !reports && !link.is_latest(&self.position) {
             return Ok((Vec::new(), Vec::new()));
         }
         let order = self.position.order();
@@ -209,6 +210,7 @@ impl SyncContext<'_> {
             activity: activity_name(sync.activity),
             progress: std::mem::take(&mut sync.progress),
             results,
+            health: sync.health.take(),
             now: app.clock.now(),
         };
         match write(app, IngestPart::Report(Box::new(report)), reserved).await {
@@ -299,6 +301,8 @@ impl SyncContext<'_> {
                     true => outgoing.send(app, link, turn, sync, key).await?,
                     false => Vec::new(),
                 };
+                let now = app.clock.now();
+                let watch_until = app.registry().health_watches.until(link.org, link.server, now);
                 return Ok(Json(SyncResponse {
                     counter: turn.next_counter,
                     orders,
@@ -311,7 +315,7 @@ impl SyncContext<'_> {
                     server_time: app.clock.now(),
                     orders_keys: if announces { app.secrets.announced_keys() } else { Vec::new() },
                     renewed_tag: self.tag.clone(),
-                    watch_health_until: None,
+                    watch_health_until: watch_until,
                 }));
             }
             tokio::select! {

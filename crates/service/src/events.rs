@@ -118,6 +118,8 @@ kinds! {
     ServerQuarantined = "server.quarantined" about Server;
     /// A server was released from quarantine.
     ServerReleased = "server.released" about Server;
+    /// Something on a server is worse than before its updates, such as a service that failed.
+    ServerHealthDegraded = "server.health_degraded" about Server;
     /// A server now needs a reboot.
     ServerRebootRequired = "server.reboot_required" about Server;
     /// Someone asked a server to refresh its package lists.
@@ -211,6 +213,7 @@ impl EventKind {
                 | K::ScheduleTampered
                 | K::ServerOffline
                 | K::ServerQuarantined
+                | K::ServerHealthDegraded
                 | K::ServerRefreshTampered
                 | K::PolicyBreached
                 | K::CveExploited

@@ -56,7 +56,8 @@ mod tests {
     fn stored_options_have_the_flattened_api_fields() {
         let stored = json!({"packages": ["bash"], "exclude": ["linux-*"], "security_only": true,
             "reboot": "if_required", "dry_run": false, "stagger_minutes": 5, "max_parallel": 3,
-            "canary": "10%", "max_failures": 2, "window_minutes": null, "override_freeze": null, "pin_versions": false,
+            "canary": "10%", "max_failures": 2, "window_minutes": null, "override_freeze": null,
+            "pin_versions": false, "health": "gate", "max_unhealthy": "5%",
             "waves": [{"size": null, "soak_minutes": 0, "approval": true}]});
         let options = PatchOptions::from_json(&stored).unwrap();
         assert_eq!(options.pace.canary, Some(vocab::Portion::percent(10).unwrap()));

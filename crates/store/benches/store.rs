@@ -8,7 +8,9 @@
 
 use std::time::{Duration, Instant};
 
-use domain::rollout::{ActiveTask, Pace, Phase, RolloutHead, TaskStatus, WaveProgress};
+use domain::rollout::{
+    ActiveTask, HealthProgress, Pace, Phase, RolloutHead, TaskStatus, WaveProgress,
+};
 use jiff::SignedDuration;
 use store::package_sets::{PackedSet, SetKind};
 use store::presence::Contact;
@@ -273,6 +275,7 @@ async fn rollout(db: &Db, org_id: OrgId, n: u32, count: u32) -> vocab::BatchId {
         expected: None,
         canary_unchanged: false,
         waves: WaveProgress::default(),
+        health: HealthProgress::default(),
         clock: at(0),
     };
     let row = rollouts::Rollout {
@@ -315,6 +318,7 @@ async fn claims(db: &Db, org: OrgId) {
                 seen,
                 next,
                 result: None,
+                health: None,
             };
             (0..1_000_u32).map(moved).collect::<Vec<_>>()
         };

@@ -391,6 +391,10 @@ create table rollout_tasks (
     generation {{int}} not null,
     revision {{int}} not null,
     seal {{bytes}},
+    -- The last known health of the server, as JSON, and its state if it was measured after the
+    -- change.
+    health {{text}},
+    health_state {{text}},
     primary key (rollout_id, server_id)
 ) {{strict}};
 create unique index rollout_tasks_task on rollout_tasks (task_id);
@@ -401,6 +405,7 @@ create index rollout_tasks_deadline on rollout_tasks (deadline) where deadline i
 create index rollout_tasks_state on rollout_tasks (rollout_id, state, position);
 create index rollout_tasks_revision on rollout_tasks (rollout_id, revision);
 create index rollout_tasks_server on rollout_tasks (server_id, rollout_id);
+create index rollout_tasks_degraded on rollout_tasks (rollout_id, position) where health_state = 'degraded';
 
 -- The versions that the first wave of a batch installed, per kind of system, if the batch pins
 -- versions: later waves install exactly these.

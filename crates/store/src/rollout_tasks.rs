@@ -7,7 +7,7 @@
 use async_recursion::async_recursion as boxed;
 use std::collections::BTreeSet;
 
-use domain::rollout::{TaskOutcome, TaskStatus};
+use domain::rollout::{TaskHealth, TaskOutcome, TaskStatus};
 use jiff::Timestamp;
 use serde_json::Value;
 use vocab::{BatchId, OrgId, ServerId, Stage, TaskId};
@@ -36,6 +36,8 @@ row! {
         pub revision: i64,
         /// Its authentication code; see [`crate::seals`].
         pub seal: crate::seals::SealCode,
+        /// The last known health of its server. Not sealed, because no host acts on it.
+        pub health: Option<TaskHealth>,
     }
 }
 
@@ -54,6 +56,8 @@ row! {
         pub generation: i64,
         /// Its authentication code; see [`crate::seals`].
         pub seal: crate::seals::SealCode,
+        /// The last known health of its server.
+        pub health: Option<TaskHealth>,
     }
 }
 
@@ -96,6 +100,26 @@ pub struct StateChange {
     pub next: TaskStatus,
     /// The result that its agent reported; `None` keeps the previous one.
     pub result: Option<Value>,
+    /// The health in that result; `None` keeps what is known.
+    pub health: Option<TaskHealth>,
+}
+
+/// A change of what is known about the health of a task's server.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HealthChange {
+    pub server_id: ServerId,
+    /// The generation of the task for which this was decided.
+    pub seen: i64,
+    /// The wave in which the task started; 0 if it has not.
+    pub wave: u32,
+    pub before: Option<TaskHealth>,
+    pub after: TaskHealth,
+}
+
+/// The name of a state of health, in the column and in counts of waves. `None` if the server has
+/// not been changed.
+fn health_state(health: &TaskHealth) -> Option<&'static str> {
+    health.changed.then(|| health.state.as_str())
 }
 
 /// The name of a state, in the column and in counts.
@@ -304,7 +328,9 @@ pub async fn wave_counts(conn: &mut Conn, rollout: &Rollout) -> Result<WaveCount
     let mut counts = WaveCounts::new();
     for row in all(conn, rollout.id).await? {
         if row.target.wave() > 0 {
-            rollouts::add(counts.entry(row.target.wave()).or_default(), row.target);
+            let counts = counts.entry(row.target.wave()).or_default();
+            rollouts::add(counts, row.target);
+            rollouts::add_health(counts, row.health.as_ref());
         }
     }
     Ok(counts)
@@ -450,8 +476,80 @@ pub async fn save(tx: &mut Tx, rollout: BatchId, changes: &[StateChange]) -> Res
     if saved < changes.len() {
         return Err(StoreError::Stale);
     }
-    changes.iter().for_each(|done| task_changes.count_change(done.from, done.next));
+    for done in changes {
+        task_changes.count_change(done.from, done.next);
+        task_changes.count_health(done.next.wave(), None, done.health.as_ref());
+    }
     task_changes.finish(tx).await
+}
+
+/// Saves what is known about the health of servers, or fails with `Stale` if one of the tasks
+/// changed since it was read; then the transaction must be dropped.
+#[boxed]
+pub async fn save_health(tx: &mut Tx, rollout: BatchId, changes: &[HealthChange]) -> Result<()> {
+    let mut task_changes = TaskChanges::begin(tx, rollout).await?;
+    let revision = task_changes.revision;
+    let mut saved = 0;
+    for chunk in changes.chunks(ROWS_MAX) {
+        let written: Vec<(String,)> = on!(tx, |c| {
+            let mut text = Text::new("with v (batch, server, seen, health, health_state) as (");
+            text.rows(chunk, |row, next| {
+                row.bind(put(&rollout)).bind(put(&next.server_id)).bind(next.seen);
+                row.bind(put(&next.after));
+                row.bind(put(&health_state(&next.after).map(str::to_owned)));
+            });
+            text.add(
+                ") update rollout_tasks
+                      set health = v.health, health_state = v.health_state,
+                          generation = generation + 1, revision = ",
+            );
+            text.bind(revision).add(" from v where rollout_id = v.batch and server_id = v.server");
+            text.add(" and generation = v.seen returning server_id");
+            text.build_as().fetch_all(c).await
+        })?;
+        saved += written.len();
+    }
+    if saved < changes.len() {
+        return Err(StoreError::Stale);
+    }
+    for done in changes {
+        task_changes.count_health(done.wave, done.before.as_ref(), Some(&done.after));
+    }
+    task_changes.finish(tx).await.map(drop)
+}
+
+/// The tasks of these servers in rollouts that have not ended.
+#[boxed]
+pub async fn open_by_servers(conn: &mut Conn, servers: &[ServerId]) -> Result<Vec<TaskResult>> {
+    let mut found = Vec::new();
+    for chunk in servers.chunks(ROWS_MAX) {
+        found.extend(on!(conn, |c| {
+            let mut text = Text::new("select ");
+            text.add(TaskResult::COLUMNS).add(" from rollout_tasks where server_id");
+            text.in_ids(chunk.iter().map(put));
+            text.add(" and exists (select 1 from rollouts where id = rollout_id");
+            text.add(" and ended_at is null) order by rollout_id, server_id");
+            text.build_as::<TaskResult>().fetch_all(c).await
+        })?);
+    }
+    Ok(found)
+}
+
+/// The tasks whose servers are unhealthy since their change, in start order, at most `limit`.
+#[boxed]
+pub async fn degraded(conn: &mut Conn, rollout: BatchId, limit: u32) -> Result<Vec<TaskResult>> {
+    Ok(on!(conn, |c| {
+        sqlx::query_as(join(&[
+            "select ",
+            TaskResult::COLUMNS,
+            " from rollout_tasks where rollout_id = $1 and health_state = 'degraded'
+              order by position limit $2",
+        ]))
+        .bind(put(&rollout))
+        .bind(i64::from(limit))
+        .fetch_all(c)
+        .await
+    })?)
 }
 
 /// Gives a task a new id, for its next order. The agent remembers the order that it returned under
@@ -532,19 +630,25 @@ async fn write(
     condition: &'static str,
 ) -> Result<Vec<ServerId>> {
     let written: Vec<(String,)> = on!(tx, |c| {
-        let mut text =
-            Text::new("with v (batch, server, seen, to_state, to_target, due, report) as (");
+        let mut text = Text::new(
+            "with v (batch, server, seen, to_state, to_target, due, report, to_health,
+                     to_health_state) as (",
+        );
         text.rows(changes, |row, next| {
             // The rollout is bound with each row: PostgreSQL has no statistics about a rollout that
             // was just created, assumes that it is small, and would read the whole of it.
             row.bind(put(&rollout)).bind(put(&next.server_id));
             row.bind(next.seen).bind(state_name(next.next));
             row.bind(put(&next.next)).bind(put(&deadline(next.next))).bind(put(&next.result));
+            row.bind(put(&next.health));
+            row.bind(put(&next.health.as_ref().and_then(health_state).map(str::to_owned)));
         });
         text.add(
             ") update rollout_tasks
                   set state = v.to_state, target = v.to_target, deadline = v.due,
-                      result = coalesce(v.report, result), generation = generation + 1,
+                      result = coalesce(v.report, result), health = coalesce(v.to_health, health),
+                      health_state = coalesce(v.to_health_state, health_state),
+                      generation = generation + 1,
                       revision = ",
         );
         text.bind(revision).add(" from v where rollout_id = v.batch and server_id = v.server");

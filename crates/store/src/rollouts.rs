@@ -11,7 +11,7 @@
 use async_recursion::async_recursion as boxed;
 use std::collections::BTreeMap;
 
-use domain::rollout::{Phase, RolloutHead, RolloutOutcome, TaskStatus};
+use domain::rollout::{HaltReason, Phase, RolloutHead, RolloutOutcome, TaskHealth, TaskStatus};
 use jiff::Timestamp;
 use serde_json::Value;
 use vocab::{BatchId, OrgId, RunId, ServerId, TaskId};
@@ -80,7 +80,8 @@ pub fn phase_name(phase: Phase) -> &'static str {
         Phase::Scheduled => "scheduled",
         Phase::Running => "running",
         Phase::AwaitingApproval => "awaiting_approval",
-        Phase::Paused => "paused",
+        // It says nothing about the change, so users see it as a pause.
+        Phase::Paused | Phase::Halted(HaltReason::FleetWideDegradation { .. }) => "paused",
         Phase::Halted(_) => "halted",
         Phase::Canceling => "canceling",
         Phase::Ended(RolloutOutcome::Succeeded) => "succeeded",
@@ -366,6 +367,24 @@ impl TaskChanges {
         }
     }
 
+    /// Counts a server of a wave whose health was measured after its change.
+    pub(crate) fn count_health(
+        &mut self,
+        wave: u32,
+        before: Option<&TaskHealth>,
+        after: Option<&TaskHealth>,
+    ) {
+        if wave > 0 && after.is_some() {
+            let counts = self.wave_counts.entry(wave).or_default();
+            let known = before.filter(|known| known.changed).map(health_name);
+            if let Some(left) = known.and_then(|name| counts.get_mut(&name)) {
+                *left = left.saturating_sub(1);
+            }
+            add_health(counts, after);
+            counts.retain(|_, count| *count > 0);
+        }
+    }
+
     /// Saves the revision and the counts. Returns the revision.
     pub(crate) async fn finish(self, tx: &mut Tx) -> Result<i64> {
         on!(tx, |c| {
@@ -388,6 +407,18 @@ impl TaskChanges {
 /// Counts one more task in this state.
 pub(crate) fn add(counts: &mut Counts, status: TaskStatus) {
     *counts.entry(state_name(status).to_owned()).or_default() += 1;
+}
+
+/// Counts one more server by its health after the change.
+pub(crate) fn add_health(counts: &mut Counts, health: Option<&TaskHealth>) {
+    if let Some(health) = health.filter(|health| health.changed) {
+        *counts.entry(health_name(health)).or_default() += 1;
+    }
+}
+
+/// The name under which the servers of a wave with this health are counted: `health.degraded`.
+fn health_name(health: &TaskHealth) -> String {
+    format!("health.{}", health.state)
 }
 
 fn subtract(counts: &mut Counts, status: TaskStatus) {

@@ -149,6 +149,7 @@ json!(
     std::collections::BTreeSet<u32>,
     Vec<domain::policy::Rule>,
     domain::rollout::RolloutHead,
+    domain::rollout::TaskHealth,
     domain::rollout::TaskStatus,
 );
 

@@ -23,7 +23,7 @@ use crate::schedules::Schedule;
 use crate::sql::{Text, in_chunks};
 use crate::tx::Tx;
 use async_recursion::async_recursion as boxed;
-use domain::rollout::{RolloutHead, WaveProgress};
+use domain::rollout::{HealthProgress, RolloutHead, WaveProgress};
 use jiff::Timestamp;
 use vocab::{BatchId, RunId, ScheduleId, ServerId, TaskId};
 
@@ -143,6 +143,14 @@ pub(crate) fn head(
         parts = parts.text(head.waves.current).optional_time(head.waves.ended_at);
         for approval in &head.waves.approvals {
             parts = parts.text(approval.wave).time(approval.at).text(&approval.by);
+        }
+    }
+    // Nor one after a wave whose health nobody accepted.
+    if head.health != HealthProgress::default() {
+        let health = &head.health;
+        parts = parts.optional_time(health.exceeded_at).text(health.unknown_waived);
+        for forgiven in &health.forgiven {
+            parts = parts.text(forgiven);
         }
     }
     seal.row_code("rollouts.head", &parts.0)

@@ -54,7 +54,7 @@ pub use os::{Os, OsError, OsFilter, OsFilterError};
 pub use package::{PackageName, PackageNameError, PackagePattern, PackagePatternError};
 pub use portion::{Percent, Portion, PortionError};
 pub use selector::{Criteria, Selector, SelectorError};
-pub use task::{FailureCode, HealthProblemKind, Stage};
+pub use task::{FailureCode, HealthMode, HealthProblemKind, HealthState, Stage};
 pub use tone::Tone;
 pub use wave::{Wave, WaveError};
 pub use zone::{Zone, ZoneError};

@@ -48,6 +48,18 @@ impl Portion {
         }
     }
 
+    /// Returns this portion of `total`, rounded down: ten percent of five servers is none. For
+    /// tolerances, which must not be larger than written.
+    pub fn resolve_down(self, total: u32) -> u32 {
+        match self {
+            Portion::Count(count) => count,
+            Portion::Percent(Percent(share)) => {
+                let share = u64::from(total) * u64::from(share) / 100;
+                u32::try_from(share).unwrap_or(total)
+            }
+        }
+    }
+
     /// Rejects zero, for fields where it makes no sense.
     pub fn at_least_one(self) -> Result<Portion, PortionError> {
         if self == Portion::Count(0) { Err(PortionError::Zero) } else { Ok(self) }

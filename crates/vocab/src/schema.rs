@@ -83,6 +83,9 @@ word_schemas! {
     Severity "Severity of a vulnerability, as rated by the distribution.";
     UpdateType "Type of an update.";
     RebootPolicy "Whether a server may be rebooted after its updates: `never`; `if_required`: reboot if the system requires it, even if it already did before the updates; `always`; `services_only`: restart the services that run old code, but never reboot.";
+    HealthMode "What a batch does about the health of its servers: not measured (`off`); measured and shown (`report`); a wave passes only if its servers are healthy (`gate`).";
+    HealthState "Health of a server after a change: nothing is worse than before (`healthy`); something is (`degraded`); the agent could not measure it (`not_measured`).";
+    HealthProblemKind "What is worse than before: a systemd unit failed or is not active, nothing listens on a port, a health hook fails, the boot is not complete, or something that only a newer version knows.";
     Role "Permissions of a caller: `viewer` reads; `operator` also patches and refreshes servers, and runs and edits schedules; `admin` also removes servers and manages keys and tokens.";
     Status "Whether the server's agent is connected (`online`) or not (`offline`).";
     Assessment "Whether the CVEs of a server are known: all packages were matched (`assessed`); some packages or the kernel could not be matched (`partial`); no imported feed covers its system (`no_feed`); it has not reported its packages, or they are not matched yet (`not_scanned`).";

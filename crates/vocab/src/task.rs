@@ -66,6 +66,26 @@ words! {
         AgentError = "agent_error",
     }
 
+    /// What a rollout does about the health of its servers.
+    HealthMode ("a health mode") {
+        /// Not measured.
+        Off = "off",
+        /// Measured and shown.
+        Report = "report",
+        /// A wave passes only if its servers are healthy.
+        Gate = "gate",
+    }
+
+    /// The health of a server after a change.
+    HealthState ("a state of health") {
+        /// Measured, and nothing is worse than before.
+        Healthy = "healthy",
+        /// Something is worse than before.
+        Degraded = "degraded",
+        /// The agent could not measure it.
+        NotMeasured = "not_measured",
+    }
+
     /// What is worse on a server than before a change.
     HealthProblemKind ("a kind of health problem") {
         /// A systemd unit has failed.
@@ -80,6 +100,12 @@ words! {
         BootIncomplete = "boot_incomplete",
         /// A problem of a kind that this version does not know, reported by a newer agent.
         Other = "other",
+    }
+}
+
+impl Default for HealthMode {
+    fn default() -> Self {
+        Self::Report
     }
 }
 

@@ -24,7 +24,7 @@ impl Tone {
     pub fn for_word(word: &str) -> Tone {
         match word {
             "online" | "succeeded" | "no_change" | "current" | "delivered" | "up_to_date"
-            | "compliant" => Tone::Good,
+            | "compliant" | "healthy" => Tone::Good,
             "running"
             | "dispatched"
             | "preflight"
@@ -45,11 +45,13 @@ impl Tone {
             | "medium"
             | "unscheduled"
             | "due_soon"
+            | "not_measured"
             | "waiting_for_restart" => Tone::Warn,
             "failed"
             | "timed_out"
             | "completed_with_errors"
             | "halted"
+            | "degraded"
             | "high"
             | "blocked"
             | "breaching"

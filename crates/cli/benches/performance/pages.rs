@@ -360,6 +360,7 @@ async fn create_batch(app: &App, installation: &Installation, phase: Phase) -> B
             seen: row.generation,
             next: Stand::Done(done),
             result: None,
+            health: None,
         };
         let changes: Vec<StateChange> = rows.iter().map(next).collect();
         rollout_tasks::save(&mut tx, created.id, &changes).await.unwrap();

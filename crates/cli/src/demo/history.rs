@@ -281,7 +281,7 @@ impl PastBatch<'_> {
             let result = agent_result(server, row.task_id, outcome, (begins, ends), rng);
             rollout.load_task(row.server_id, next);
             let (server_id, from, seen) = (row.server_id, row.target, row.generation);
-            moves.push(StateChange { server_id, from, seen, next, result });
+            moves.push(StateChange { server_id, from, seen, next, result, health: None });
             last = last.max(ends);
         }
         rollout_tasks::save(tx, id, &moves).await?;

@@ -1,6 +1,7 @@
 //! Formats a batch: its state, its properties, and its result on each server.
 
-use wire::v1::{Batch, BatchWave, Task};
+use vocab::{HealthMode, HealthState};
+use wire::v1::{Batch, BatchState, BatchWave, Options, Task, TaskHealth, WaveHealth};
 
 use super::table::{
     Cell, Column, Screen, Tone, empty_cell, format_duration, full_column, optional_cell,
@@ -22,7 +23,11 @@ pub(super) fn format_properties(batch: &Batch, screen: &Screen) -> String {
         ("state", toned_cell(batch.state)),
     ];
     if let Some(why) = &batch.halt_reason {
-        facts.push(("halted because", Cell::new(why.as_str(), Tone::Bad)));
+        let what = match batch.state {
+            BatchState::Paused => "paused because",
+            _ => "halted because",
+        };
+        facts.push((what, Cell::new(why.as_str(), Tone::Bad)));
     }
     for warning in &batch.warnings {
         facts.push(("warning", Cell::new(warning.as_str(), Tone::Warning)));
@@ -56,6 +61,7 @@ pub(super) fn format_properties(batch: &Batch, screen: &Screen) -> String {
             if options.dry_run { format!("{what} (dry run)").into() } else { what.into() },
         ),
         ("reboot", api_name(options.reboot).into()),
+        ("health", health(options).into()),
         ("origin", api_name(batch.origin).into()),
         ("started by", optional_cell(batch.started_by.as_ref())),
         ("created", screen.time(batch.created_at)),
@@ -80,6 +86,7 @@ pub(super) fn format_batch(batch: &Batch, screen: &Screen) -> String {
         optional_column("REBOOT"),
         optional_column("TOOK"),
         truncated_column("MESSAGE"),
+        optional_column("HEALTH"),
     ];
     text += &screen.heading("Servers");
     text += &screen.table(&columns, &rows);
@@ -90,13 +97,14 @@ pub(super) fn format_batch(batch: &Batch, screen: &Screen) -> String {
     text
 }
 
-const WAVE_COLUMNS: [Column; 6] = [
+const WAVE_COLUMNS: [Column; 7] = [
     full_column("WAVE").align_right(),
     full_column("SERVERS").align_right(),
     full_column("STATE"),
     full_column("DONE").align_right(),
     full_column("FAILED").align_right(),
     truncated_column("THEN"),
+    optional_column("HEALTH"),
 ];
 
 fn wave_row(wave: &BatchWave) -> Vec<Cell> {
@@ -124,7 +132,53 @@ fn wave_row(wave: &BatchWave) -> Vec<Cell> {
             Tone::Plain
         }),
         if then.is_empty() { empty_cell() } else { then.join(", ").into() },
+        wave_health_cell(wave.health),
     ]
+}
+
+/// `4 healthy, 1 unhealthy`.
+fn wave_health_cell(health: WaveHealth) -> Cell {
+    let unknown = health.not_measured + health.unknown;
+    let parts =
+        [(health.healthy, "healthy"), (health.degraded, "unhealthy"), (unknown, "not measured")];
+    let parts: Vec<String> = parts
+        .into_iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, what)| format!("{count} {what}"))
+        .collect();
+    match (parts.is_empty(), health.degraded) {
+        (true, _) => empty_cell(),
+        (false, 0) => parts.join(", ").into(),
+        (false, _) => Cell::new(parts.join(", "), Tone::Bad),
+    }
+}
+
+/// What is done about the health of the servers.
+pub(super) fn health(options: &Options) -> String {
+    match (options.health, options.max_unhealthy.to_string()) {
+        (HealthMode::Gate, limit) if limit != "0" => format!("gate, max {limit} unhealthy"),
+        (mode, _) => api_name(mode),
+    }
+}
+
+/// The health of a server since its change. A server that waits is shown only if it has problems:
+/// then it is not the change that caused them.
+fn health_cell(health: Option<&TaskHealth>) -> Cell {
+    match health {
+        None => empty_cell(),
+        Some(health) => match health.state {
+            HealthState::Degraded => {
+                let problems: Vec<&str> =
+                    health.problems.iter().map(|problem| problem.description.as_str()).collect();
+                Cell::new(problems.join(", "), Tone::Bad)
+            }
+            HealthState::Healthy if health.after_change => "healthy".into(),
+            HealthState::NotMeasured if health.after_change => {
+                Cell::new("not measured", Tone::Warning)
+            }
+            HealthState::Healthy | HealthState::NotMeasured => empty_cell(),
+        },
+    }
 }
 
 fn result_row(task: &Task) -> Vec<Cell> {
@@ -138,6 +192,7 @@ fn result_row(task: &Task) -> Vec<Cell> {
             empty_cell(),
             empty_cell(),
             empty_cell(),
+            health_cell(task.health.as_ref()),
         ];
     };
     let code = result.failure_code.map(api_name);
@@ -155,5 +210,6 @@ fn result_row(task: &Task) -> Vec<Cell> {
         reboot,
         format_duration(result.duration).into(),
         if words.is_empty() { empty_cell() } else { words.join(": ").into() },
+        health_cell(task.health.as_ref()),
     ]
 }

@@ -7,7 +7,7 @@ use std::io::{BufRead as _, IsTerminal as _};
 use anyhow::bail;
 use clap::Args;
 use serde_json::{Map, Value, json};
-use vocab::{Portion, Wave};
+use vocab::{HealthMode, Portion, Wave};
 use wire::v1::{Batch, OptionsRequest, Preview, WaveRequest};
 
 use super::api::ApiResponse;
@@ -68,6 +68,13 @@ pub(super) struct PacingArgs {
     /// Install exactly the versions of the first wave on the other servers
     #[arg(long)]
     pin_versions: bool,
+    /// What to do about the health of the servers: off, report, or gate (halt if a wave is not
+    /// healthy)
+    #[arg(long, value_name = "MODE")]
+    health: Option<HealthMode>,
+    /// Number or percentage of the servers of a wave that may become unhealthy, with --health gate
+    #[arg(long, value_name = "N|%")]
+    max_unhealthy: Option<Portion>,
 }
 
 #[derive(Args, Clone)]
@@ -127,6 +134,8 @@ impl UpdateArgs {
                 pace.override_freeze.clone().or(options.override_freeze.take());
             options.pin_versions =
                 if pace.pin_versions { Some(true) } else { options.pin_versions };
+            options.health = pace.health.map(|mode| mode.to_string()).or(options.health.take());
+            options.max_unhealthy = pace.max_unhealthy.or(options.max_unhealthy);
         }
         options
     }

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use wire::v1::{OptionsRequest, Run, Schedule, ScheduleRequest};
 
 use super::api::{ApiError, ApiResponse, Query};
+use super::batch_view;
 use super::credentials::Connection;
 use super::list::{ListView, PageArgs};
 use super::patch_request::{
@@ -379,6 +380,7 @@ fn format_schedule(schedule: &Schedule, screen: &Screen) -> String {
         ("waves", optional_cell((!options.waves.is_empty()).then(|| waves.join(" ")))),
         ("max parallel", optional_cell(options.max_parallel)),
         ("max failures", optional_cell(options.max_failures)),
+        ("health", batch_view::health(options).into()),
         ("window", optional_cell(options.window_minutes.map(|minutes| format!("{minutes} min")))),
         (
             "last run",

@@ -6,7 +6,7 @@ use crate::driver::Tab;
 use crate::fixture::Fixture;
 
 /// Every field of the form, and how a user changes it.
-const EDITS: [(&str, &str); 16] = [
+const EDITS: [(&str, &str); 18] = [
     ("input[name=name]", "Hotfix"),
     ("input[name=packages]", "openssl"),
     ("input[name=exclude]", "*"),
@@ -16,6 +16,8 @@ const EDITS: [(&str, &str); 16] = [
     ("input[name=canary]", "2"),
     ("textarea[name=waves]", "1"),
     ("input[name=max_failures]", "1"),
+    ("select[name=health]", "gate"),
+    ("input[name=max_unhealthy]", "1"),
     ("input[name=window_minutes]", "60"),
     ("input[name=override_freeze]", "urgent"),
     ("input[name=what][value=all]", ""),

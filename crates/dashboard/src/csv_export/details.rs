@@ -100,7 +100,7 @@ fn format_changes(packages: &[PackageChange]) -> String {
 }
 
 /// The columns of a task, starting with its state.
-const TASK_COLUMNS: [&str; 11] = [
+const TASK_COLUMNS: [&str; 13] = [
     "state",
     "waiting_for",
     "started_at",
@@ -112,6 +112,8 @@ const TASK_COLUMNS: [&str; 11] = [
     "packages",
     "reboot_needed",
     "reboot_done",
+    "health",
+    "health_problems",
 ];
 
 fn task_cells(row: &wire::v1::Task) -> Vec<String> {
@@ -129,6 +131,10 @@ fn task_cells(row: &wire::v1::Task) -> Vec<String> {
         shown(result.map(|result| format_changes(&result.packages))),
         shown(result.map(|result| result.reboot.needed.to_string())),
         shown(result.map(|result| result.reboot.done.to_string())),
+        shown(row.health.as_ref().map(|health| health.state.to_string())),
+        shown(row.health.as_ref().map(|health| {
+            join_list(health.problems.iter().map(|problem| problem.description.clone()))
+        })),
     ]
 }
 

@@ -38,6 +38,14 @@ pub fn headline(batch: &Batch) -> String {
                 plural(left, "waits", "wait")
             )
         }
+        BatchState::Paused if batch.halt_reason.is_some() => {
+            let why = batch.halt_reason.as_deref().unwrap_or_default();
+            format!(
+                "Paused: {why}. {} {} until it is resumed.",
+                servers(left),
+                plural(left, "waits", "wait")
+            )
+        }
         BatchState::Paused => {
             format!(
                 "Paused. Servers in progress finish; {} {} until it is resumed.",

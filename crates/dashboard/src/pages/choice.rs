@@ -81,6 +81,9 @@ pub const SETTINGS: &[Choice] = &[
     ("/settings/webhooks", "Webhooks"),
     ("/settings/sign-in", "Sign-in"),
 ];
+/// What a batch does about the health of its servers.
+pub const HEALTH: &[Choice] =
+    &[("report", "measure and show"), ("gate", "waves must be healthy"), ("off", "do not measure")];
 /// The reboot policies of a batch or schedule.
 pub const REBOOT: &[Choice] = &[
     ("never", "never"),

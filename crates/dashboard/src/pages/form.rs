@@ -23,6 +23,9 @@ pub struct PatchForm {
     /// Why freezes are ignored; usually empty.
     pub override_freeze: String,
     pub max_failures: String,
+    /// `off`, `report` or `gate`.
+    pub health: String,
+    pub max_unhealthy: String,
     pub window_minutes: String,
     pub pin_versions: bool,
     pub dry_run: bool,
@@ -169,6 +172,8 @@ pub const PATCH_FIELDS: FormFields = &[
     ("override_freeze", "Reason to ignore freezes"),
     ("pin_versions", "Pin versions"),
     ("max_failures", "Stop after failures"),
+    ("health", "Health"),
+    ("max_unhealthy", "Max unhealthy"),
     ("max_parallel", "Max parallel"),
     ("stagger_minutes", "Stagger"),
     ("window_minutes", "Window"),
@@ -202,6 +207,8 @@ pub const SCHEDULE_FIELDS: FormFields = &[
     ("override_freeze", "Reason to ignore freezes"),
     ("pin_versions", "Pin versions"),
     ("max_failures", "Stop after failures"),
+    ("health", "Health"),
+    ("max_unhealthy", "Max unhealthy"),
     ("max_parallel", "Max parallel"),
     ("stagger_minutes", "Stagger"),
     ("window_minutes", "Window"),

@@ -4,10 +4,10 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::Serialize;
 use service::attention::{self, Area, Urgency};
-use vocab::{ComplianceState, Cron, Selector, Tone, Zone};
+use vocab::{ComplianceState, Cron, HealthMode, Selector, Tone, Zone};
 use wire::v1::{
     Compliance, ComplianceDay, FeedPhase, FeedProgress, Freeze, Meta, Options, PackageChange,
-    PolicyRule, Progress,
+    PolicyRule, Progress, TaskHealth,
 };
 
 /// Escapes text for HTML.
@@ -256,9 +256,29 @@ pub fn describe_pace(options: &Options) -> String {
         (canary != "0").then(|| format!("canary {canary}")),
         options.max_failures.map(|limit| format!("failure limit {limit}")),
         options.window_minutes.map(|window| format!("window {window} min")),
+        describe_health(options),
     ];
     let label: Vec<String> = parts.into_iter().flatten().collect();
     if label.is_empty() { "all in parallel".into() } else { label.join(", ") }
+}
+
+/// What a batch does about the health of its servers, unless it only shows it.
+pub fn describe_health(options: &Options) -> Option<String> {
+    match options.health {
+        HealthMode::Off => Some("health not measured".to_owned()),
+        HealthMode::Report => None,
+        HealthMode::Gate => match options.max_unhealthy.to_string() {
+            zero if zero == "0" => Some("waves must be healthy".to_owned()),
+            limit => Some(format!("waves must be healthy, except {limit}")),
+        },
+    }
+}
+
+/// The problems of a server in words, separated by commas.
+pub fn describe_problems(health: &TaskHealth) -> String {
+    let problems: Vec<&str> =
+        health.problems.iter().map(|problem| problem.description.as_str()).collect();
+    problems.join(", ")
 }
 
 /// The servers that a selector matches.

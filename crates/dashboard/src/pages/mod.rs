@@ -33,10 +33,10 @@ pub use asset::{ICON, SCRIPT, STYLE};
 pub use facets::servers_path;
 pub use format::{
     Count, api_name, area_icon, change_html, compliance_counts, compliance_trend, counts,
-    describe_import, describe_import_of, describe_pace, describe_targets, describe_updates, escape,
-    freeze_when, in_zone, is_truncated, label, last_shown, local, number, path_segment, pill,
-    plural, policy_rules, probability, score, share, start_label, tone_class, urgency_class,
-    verdict_class, when, with_spaces,
+    describe_health, describe_import, describe_import_of, describe_pace, describe_problems,
+    describe_targets, describe_updates, escape, freeze_when, in_zone, is_truncated, label,
+    last_shown, local, number, path_segment, pill, plural, policy_rules, probability, score, share,
+    start_label, tone_class, urgency_class, verdict_class, when, with_spaces,
 };
 pub use icon::{ICONS, icon};
 pub use layout::{Frame, NavItem, Section};

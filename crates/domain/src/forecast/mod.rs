@@ -319,7 +319,8 @@ fn assumptions(fleet: &Fleet, ended_early: Option<Timestamp>) -> Vec<String> {
         "Only updates that are pending now are known. Later runs also install updates that are \
          published later, so they may take longer and reboot more servers."
             .to_owned(),
-        "Nothing fails: no task fails, and no user pauses, cancels or resumes a batch.".to_owned(),
+        "Nothing fails: no task fails, no server becomes unhealthy, and no user pauses, cancels or \
+         resumes a batch.".to_owned(),
         "Nobody approves a wave. Waves that need an approval, and those after them, do not start."
             .to_owned(),
     ];

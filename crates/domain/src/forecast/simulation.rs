@@ -208,7 +208,7 @@ impl<'a> Simulation<'a> {
         let fleet = self.fleet;
         for (number, batch) in fleet.batches.iter().enumerate() {
             let run = self.runs.len();
-            let mut rollout = batch.rollout.clone();
+            let mut rollout = batch.rollout.clone().without_health();
             if let Some(schedule) = batch.schedule {
                 self.unfinished[schedule] = Some(run);
             }
@@ -492,7 +492,8 @@ impl<'a> Simulation<'a> {
             (ids, expected) = (ordered, Some(count));
         }
         let id = BatchId::new(Timestamp::UNIX_EPOCH, run as u128);
-        let rollout = Rollout::new(id, schedule.pace.clone(), self.now, ids, self.now);
+        let pace = schedule.pace.clone();
+        let rollout = Rollout::new(id, pace, self.now, ids, self.now).without_health();
         match expected {
             Some(count) => rollout.with_expected_changes(count),
             None => rollout,

@@ -260,6 +260,18 @@ fn wave_with_approval_stops_the_run() {
 }
 
 #[test]
+fn health_gate_does_not_stop_a_run() {
+    let mut fleet = fleet(10);
+    let first = Wave { size: Some(Portion::Count(2)), soak_minutes: 30, ..Wave::default() };
+    let waves = vec![first, Wave::default()];
+    let pace = Pace { waves, health: vocab::HealthMode::Gate, ..Pace::default() };
+    fleet.schedules = vec![schedule("0 3 * * *", r#"{"all": true}"#, pace)];
+    let forecast = forecast(&fleet, now(), 1);
+    assert_eq!(patched_at(&forecast, 0), Some(at("2026-11-16T03:10Z")));
+    assert_eq!(patched_at(&forecast, 9), Some(at("2026-11-16T03:50Z")));
+}
+
+#[test]
 fn reboots_are_counted_per_local_night() {
     let mut fleet = fleet(4);
     fleet.servers[1].reboot_required = true;

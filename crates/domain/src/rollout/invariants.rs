@@ -6,6 +6,7 @@
 //! code that they check.
 
 use jiff::Timestamp;
+use vocab::HealthMode;
 
 use super::plan::plan;
 use super::wave;
@@ -63,6 +64,10 @@ pub fn check_invariants(rollout: &Rollout) -> Vec<String> {
         head.phase != Phase::AwaitingApproval || (wave.approval && in_wave == 0),
         "waits for the approval of a wave that has begun or needs none"
     );
+    must!(
+        head.health.exceeded_at.is_none() || head.pace.health == HealthMode::Gate,
+        "judges the health of its servers although it does not gate"
+    );
     must!(!head.phase.is_ended() || unfinished == 0, "ended with {unfinished} unfinished tasks");
     must!(head.starts_at <= head.start_by, "the window closes before the start");
     must!(
@@ -108,6 +113,7 @@ fn rebuild(rollout: &Rollout) -> Rollout {
     rebuilt.grace_period = rollout.grace_period;
     for slot in &rollout.tasks {
         rebuilt.set_condition(slot.server, slot.condition);
+        rebuilt.set_health(slot.server, slot.health.clone());
     }
     rebuilt
 }

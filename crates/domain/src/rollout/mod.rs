@@ -11,11 +11,13 @@
 //! [`Rollout::set_condition`].
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
-use vocab::{BatchId, ServerId};
+use vocab::{BatchId, HealthMode, ServerId};
 
+mod health;
 pub mod invariants;
 mod pace;
 mod phase;
@@ -30,6 +32,10 @@ mod task;
 mod task_counts;
 mod wave;
 
+pub use health::{
+    COMPARISON_WAIT, HealthCounts, HealthMeasurement, HealthProblem, HealthProgress, HealthWatch,
+    HealthWatches, PROBLEMS_MAX, SOAK_REPORT_WAIT, TaskHealth,
+};
 pub use pace::{APPROVAL_WAIT, Limits, OFFLINE_WAIT, Pace, WaveLimits};
 pub use phase::{Change, ClockSet, HaltReason, InvalidChange, Phase, RolloutOutcome};
 pub use plan::{EVENTS_MAX, Plan, WaitReason, plan, wait_reason, wait_reason_at};
@@ -72,6 +78,9 @@ pub struct RolloutHead {
     /// How far it has come through its waves.
     #[serde(default)]
     pub waves: WaveProgress,
+    /// How far the health of its servers was judged.
+    #[serde(default)]
+    pub health: HealthProgress,
     /// The latest time at which anything happened to it.
     pub clock: Timestamp,
 }
@@ -116,6 +125,7 @@ struct Task {
     server: ServerId,
     status: TaskStatus,
     condition: ServerCondition,
+    health: Option<Arc<TaskHealth>>,
 }
 
 /// A rollout with all its tasks. Restored from storage and updated by [`Rollout::apply_event`],
@@ -141,6 +151,11 @@ pub struct Rollout {
     counts: TaskCounts,
     /// The same for the tasks that started in each wave, from the first.
     wave_counts: Vec<TaskCounts>,
+    /// The health of the changed servers of each wave.
+    wave_health: Vec<health::HealthCounts>,
+    /// Positions of changed servers that are unhealthy.
+    degraded: BTreeSet<u32>,
+    control: health::ControlGroup,
     grace_period: Option<GracePeriod>,
 }
 
@@ -205,6 +220,7 @@ impl Rollout {
             expected: None,
             canary_unchanged: false,
             waves: WaveProgress::default(),
+            health: HealthProgress::default(),
             clock: now,
         };
         Rollout::restore(head, targets)
@@ -213,6 +229,14 @@ impl Rollout {
     /// Declares that only the first `count` servers are expected to install something.
     pub fn with_expected_changes(mut self, count: u32) -> Rollout {
         self.head.expected = Some(count);
+        self
+    }
+
+    /// Declares that nothing is known about the health of the servers in the future: every server
+    /// counts as healthy.
+    pub fn without_health(mut self) -> Rollout {
+        self.head.pace.health = HealthMode::Off;
+        self.head.health = HealthProgress::default();
         self
     }
 
@@ -228,6 +252,7 @@ impl Rollout {
                 server,
                 status: target,
                 condition: ServerCondition::FREE,
+                health: None,
             })
             .collect();
         let numbered = || (0_u32..).zip(&slots);
@@ -247,10 +272,14 @@ impl Rollout {
                 counts.add(&slot.status);
             }
         }
+        let counts = TaskCounts::from_tasks(slots.iter().map(|slot| &slot.status));
         Rollout {
+            wave_health: vec![HealthCounts::default(); limits.waves.len()],
+            degraded: BTreeSet::new(),
+            control: health::ControlGroup { servers: counts.waiting, ..Default::default() },
             limits,
             wave_counts,
-            counts: TaskCounts::from_tasks(slots.iter().map(|slot| &slot.status)),
+            counts,
             blocked: BTreeSet::new(),
             frozen: BTreeSet::new(),
             unproven: BTreeSet::new(),
@@ -300,7 +329,8 @@ impl Rollout {
     pub fn apply_change(&mut self, change: Change, now: Timestamp) -> Result<(), InvalidChange> {
         let before = self.head.phase;
         self.head.phase = before.apply(change, self.head.starts_at <= now)?;
-        if let (Phase::Halted(_), Change::Resume) = (before, change) {
+        if let (Phase::Halted(why), Change::Resume) = (before, change) {
+            self.forgive_health(why);
             // If late reports have corrected every failure, nothing is waived.
             let failed = self.counts.failures() > self.head.forgiven;
             self.head.forgiven = self.counts.failures();
@@ -312,6 +342,8 @@ impl Rollout {
             Change::CanaryUnchanged => self.head.canary_unchanged = true,
             Change::WaveEnded => self.head.waves.ended_at = Some(now),
             Change::NextWave => self.open_next_wave(),
+            Change::HealthExceeded => self.head.health.exceeded_at = Some(now),
+            Change::HealthRecovered => self.head.health.exceeded_at = None,
             Change::Approve => self.record_approval(String::new(), None, now),
             _ => {}
         }
@@ -345,6 +377,7 @@ impl Rollout {
         let waves = &mut self.head.waves;
         waves.current = waves.current.saturating_add(1);
         waves.ended_at = None;
+        self.head.health.unknown_waived = false;
     }
 
     /// Updates the condition of a server. Servers that are not part of this rollout are ignored.
@@ -354,11 +387,13 @@ impl Rollout {
             condition.frozen_until = None;
         }
         if let Some(place) = self.position(server) {
-            let task = &mut self.tasks[place as usize];
+            let task = &self.tasks[place as usize];
             if let Some(until) = task.condition.frozen_until {
                 self.frozen.remove(&(until, place));
             }
-            task.condition = condition;
+            self.forget_health(place);
+            self.tasks[place as usize].condition = condition;
+            self.account_health(place);
             self.set_status(place, self.tasks[place as usize].status);
         }
     }
@@ -429,6 +464,7 @@ impl Rollout {
         }
         head.last_start = head.last_start.map(|last| last.min(now));
         head.waves.ended_at = head.waves.ended_at.map(|ended| ended.min(now));
+        head.health.exceeded_at = head.health.exceeded_at.map(|since| since.min(now));
         self.grace_period =
             self.grace_period.map(|grace| GracePeriod { since: grace.since.min(now), ..grace });
         for (_, place) in self.deadlines.clone() {
@@ -447,6 +483,7 @@ impl Rollout {
         }
         head.last_start = head.last_start.map(|last| set.convert(last));
         head.waves.ended_at = head.waves.ended_at.map(|ended| set.convert(ended));
+        head.health.exceeded_at = head.health.exceeded_at.map(|since| set.convert(since));
         self.grace_period =
             self.grace_period.map(|grace| GracePeriod { since: set.convert(grace.since), ..grace });
         for (_, place) in self.deadlines.clone() {
@@ -457,8 +494,10 @@ impl Rollout {
 
     /// The only place that stores the state of a task, so that counts and queues stay consistent.
     fn set_status(&mut self, place: u32, next: TaskStatus) {
-        let slot = &mut self.tasks[place as usize];
-        let before = std::mem::replace(&mut slot.status, next);
+        self.forget_health(place);
+        let before = std::mem::replace(&mut self.tasks[place as usize].status, next);
+        self.account_health(place);
+        let slot = &self.tasks[place as usize];
         self.counts.record_move(&before, &next);
         if let Some(counts) = wave_index(before).and_then(|wave| self.wave_counts.get_mut(wave)) {
             counts.remove(&before);

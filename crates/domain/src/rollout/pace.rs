@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
-use vocab::{Portion, Wave};
+use vocab::{HealthMode, Portion, Wave};
 
 /// How long a rollout without a window waits for offline servers, beyond its slowest reasonable
 /// duration. Long enough for someone to come back from a holiday weekend and decide.
@@ -35,6 +35,10 @@ pub struct Pace {
     pub override_freeze: Option<String>,
     /// Whether later waves install exactly the versions that the first wave installed.
     pub pin_versions: bool,
+    /// What is done about the health of the servers.
+    pub health: HealthMode,
+    /// Number of servers of each wave that may become unhealthy, under [`HealthMode::Gate`].
+    pub max_unhealthy: Option<Portion>,
 }
 
 /// The pace with percentages resolved for a number of servers.
@@ -56,6 +60,8 @@ pub struct WaveLimits {
     pub soak: SignedDuration,
     /// Whether a second person must approve it before it starts.
     pub approval: bool,
+    /// Number of servers that may become unhealthy.
+    pub unhealthy: u32,
 }
 
 impl Pace {
@@ -94,6 +100,7 @@ impl Pace {
         for wave in requested {
             let size = wave.size.map_or(left, |size| size.resolve(total).clamp(1, left.max(1)));
             waves.push(WaveLimits {
+                unhealthy: self.unhealthy(size.min(left)),
                 servers: size.min(left),
                 soak: SignedDuration::from_mins(i64::from(wave.soak_minutes)),
                 approval: wave.approval,
@@ -103,8 +110,18 @@ impl Pace {
                 return waves;
             }
         }
-        waves.push(WaveLimits { servers: left, soak: SignedDuration::ZERO, approval: false });
+        waves.push(WaveLimits {
+            servers: left,
+            soak: SignedDuration::ZERO,
+            approval: false,
+            unhealthy: self.unhealthy(left),
+        });
         waves
+    }
+
+    /// How many servers of a wave of this size may become unhealthy.
+    fn unhealthy(&self, servers: u32) -> u32 {
+        self.max_unhealthy.map_or(0, |portion| portion.resolve_down(servers))
     }
 
     /// Returns the time after which no server may start.

@@ -33,6 +33,23 @@ pub enum HaltReason {
     CanaryFailed,
     /// The number of failed servers reached `max_failures`.
     TooManyFailures,
+    /// More servers of this wave than `max_unhealthy` are unhealthy since their change.
+    HealthDegraded {
+        /// Number of the wave, from 1.
+        wave: u32,
+    },
+    /// It is unknown whether this wave is healthy: no server of it could be measured, or more than
+    /// `max_unhealthy` did not report at the end of the soak.
+    HealthUnknown {
+        /// Number of the wave, from 1.
+        wave: u32,
+    },
+    /// Servers of this wave are unhealthy, and so are servers that have not been changed. Shown to
+    /// users as a pause, because it says nothing about the change.
+    FleetWideDegradation {
+        /// Number of the wave, from 1.
+        wave: u32,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,6 +88,11 @@ pub enum Change {
     WaveEnded,
     /// By the planner: the current wave has passed, and the next one opens.
     NextWave,
+    /// By the planner: more servers than allowed are unhealthy. Before it halts, it waits for the
+    /// reports of servers that have not been changed.
+    HealthExceeded,
+    /// By the planner: the number of unhealthy servers is within the limits again.
+    HealthRecovered,
     /// By the planner: the current wave needs an approval.
     AskApproval,
     /// By a user: the current wave may start.
@@ -125,7 +147,14 @@ impl Phase {
         Ok(match (self, change) {
             (Scheduled, Change::Start) => Running,
             (Running, Change::Halt(why)) => Halted(why),
-            (Running, Change::CanaryUnchanged | Change::WaveEnded | Change::NextWave) => Running,
+            (
+                Running,
+                Change::CanaryUnchanged
+                | Change::WaveEnded
+                | Change::NextWave
+                | Change::HealthExceeded
+                | Change::HealthRecovered,
+            ) => Running,
             (Running, Change::AskApproval) => AwaitingApproval,
             (AwaitingApproval, Change::Approve) => Running,
             (AwaitingApproval, Change::Reject) => Canceling,
@@ -134,6 +163,8 @@ impl Phase {
             (same, Change::ClockWentBack { .. } | Change::ClockSet(_)) => same,
 
             (Scheduled | Running | AwaitingApproval | Paused, Change::Pause) => Paused,
+            // Users see this one as paused.
+            (same @ Halted(HaltReason::FleetWideDegradation { .. }), Change::Pause) => same,
             (Paused, Change::Resume) if !due => Scheduled,
             (Paused | Halted(_) | Running, Change::Resume) => Running,
             (Scheduled, Change::Resume) => Scheduled,
@@ -159,6 +190,8 @@ impl Phase {
                 | Change::CanaryUnchanged
                 | Change::WaveEnded
                 | Change::NextWave
+                | Change::HealthExceeded
+                | Change::HealthRecovered
                 | Change::AskApproval,
             ) => {
                 return Err(InvalidChange { phase, change });

@@ -10,6 +10,7 @@
 use jiff::Timestamp;
 use vocab::{BatchId, ServerId};
 
+use super::health::{self, HealthGate};
 use super::pace::Limits;
 use super::phase::{Change, HaltReason, Phase, RolloutOutcome};
 use super::task::{TaskEvent, TaskStatus, add_time};
@@ -60,6 +61,8 @@ pub enum WaitReason {
         /// When the next wave may start.
         until: Timestamp,
     },
+    /// The health of the current wave is being judged.
+    Health,
     /// The servers of the current wave have not ended.
     Wave,
     /// Not all canaries have succeeded.
@@ -158,7 +161,8 @@ fn pace_wait_reason(
     place: u32,
     now: Timestamp,
 ) -> Option<WaitReason> {
-    let blocked = startable_count(head, limits, tallies, now).err();
+    let judged = head.health.exceeded_at.is_some().then_some(WaitReason::Health);
+    let blocked = judged.or_else(|| startable_count(head, limits, tallies, now).err());
     let is_expected = head.expected.is_none_or(|expected| place < expected);
     let must_wait = !is_expected && only_replacements_start(head, limits, tallies.all);
     blocked.or_else(|| must_wait.then(|| first_wave_reason(head)))
@@ -174,12 +178,21 @@ fn plan_running(rollout: &Rollout, now: Timestamp) -> Plan {
     if let Some(plan) = events_plan(rollout, unproven, TaskEvent::VersionUnproven, now) {
         return plan;
     }
+    match health::judge(rollout, now) {
+        HealthGate::Open => {}
+        HealthGate::Hold { until } => return hold_plan(rollout, until),
+        HealthGate::Change(change) => return change_plan(change, now),
+    }
     let in_wave = rollout.wave_counts(head.waves.current);
     let tallies = Tallies { all: tally, wave: &in_wave };
     let change = match wave_gate(head, limits, tallies, now) {
         WaveGate::NeedsApproval => Some(Change::AskApproval),
         WaveGate::Ended => Some(Change::WaveEnded),
-        WaveGate::Passed => Some(Change::NextWave),
+        WaveGate::Passed => match health::judge_passed_wave(rollout, now) {
+            HealthGate::Open => Some(Change::NextWave),
+            HealthGate::Hold { until } => return hold_plan(rollout, until),
+            HealthGate::Change(change) => Some(change),
+        },
         WaveGate::Soaking { .. } | WaveGate::Open(_) => None,
     };
     if let Some(change) = change {
@@ -268,6 +281,8 @@ fn startable_count(
         WaveGate::Open(left) => left,
         WaveGate::NeedsApproval => return Err(WaitReason::Approval),
         WaveGate::Soaking { until } => return Err(WaitReason::Soak { until }),
+        // Its last reports are missing.
+        WaveGate::Passed if head.waves.ended_at.is_some() => return Err(WaitReason::Health),
         WaveGate::Ended | WaveGate::Passed => 0,
     };
     if left_in_wave == 0 {
@@ -333,6 +348,13 @@ fn events_plan<'a>(
         .map(|place| (rollout.tasks[*place as usize].server, event))
         .collect();
     (!moves.is_empty()).then(|| Plan { events: moves, wake_at: Some(now), ..Plan::default() })
+}
+
+/// Waits for reports about the health of servers.
+fn hold_plan(rollout: &Rollout, until: Timestamp) -> Plan {
+    let mut plan = idle_plan(rollout).with_wait_reason(WaitReason::Health);
+    plan.wake_at = plan.wake_at.map_or(Some(until), |at| Some(at.min(until)));
+    plan
 }
 
 fn idle_plan(rollout: &Rollout) -> Plan {

@@ -4,6 +4,8 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+use vocab::HealthMode;
+
 use super::{
     Change, HaltReason, Phase, Plan, Rollout, RolloutOutcome, ServerCondition, TaskEvent, plan,
 };
@@ -352,5 +354,178 @@ pub(crate) const FAULTS: &[(&str, Planner)] = &[
     }),
     ("keeps waiting servers of a rejected wave", |r, now| {
         edit(r, now, |events| events.retain(|(_, event)| *event != TaskEvent::Canceled))
+    }),
+    // Health.
+    ("ignores the health of servers", |r, now| {
+        lie(r, now, |r| r.head.pace.health = HealthMode::Report)
+    }),
+    ("gates without being asked to", |r, now| {
+        lie(r, now, |r| r.head.pace.health = HealthMode::Gate)
+    }),
+    ("tolerates one unhealthy server too many", |r, now| {
+        lie(r, now, |r| r.limits.waves.iter_mut().for_each(|wave| wave.unhealthy += 1))
+    }),
+    ("tolerates one unhealthy server too few", |r, now| {
+        lie(r, now, |r| {
+            r.limits
+                .waves
+                .iter_mut()
+                .for_each(|wave| wave.unhealthy = wave.unhealthy.saturating_sub(1));
+        })
+    }),
+    ("halts for health that a user accepted", |r, now| {
+        lie(r, now, |r| r.head.health.forgiven.clear())
+    }),
+    ("accepts an unhealthy server by itself", |r, now| {
+        lie(r, now, |r| {
+            let waves = r.wave_health.len();
+            r.head.health.forgiven.resize(waves, 0);
+            r.head.health.forgiven.iter_mut().for_each(|forgiven| *forgiven += 1);
+        })
+    }),
+    ("blames the change without waiting for others", |r, now| {
+        lie(r, now, |r| {
+            r.head.health.exceeded_at = Some(now - mins(6));
+            r.grace_period = None;
+        })
+    }),
+    ("blames the change a minute early", |r, now| {
+        lie(r, now, |r| {
+            r.head.health.exceeded_at = r.head.health.exceeded_at.map(|since| since - mins(1));
+        })
+    }),
+    ("compares a minute too long", |r, now| {
+        lie(r, now, |r| {
+            r.head.health.exceeded_at = r.head.health.exceeded_at.map(|since| since + mins(1));
+        })
+    }),
+    ("compares with no other servers", |r, now| lie(r, now, |r| r.control.problems.clear())),
+    ("compares with servers that do not exist", |r, now| lie(r, now, |r| r.control.servers += 40)),
+    ("lets a single server excuse the change", |r, now| {
+        lie(r, now, |r| r.control.servers = r.control.servers.min(1))
+    }),
+    ("excuses the change for any other problem", |r, now| {
+        lie(r, now, |r| {
+            if !r.control.problems.is_empty() {
+                let problems = r.tasks.iter().filter_map(|task| task.health.clone());
+                let problems = problems.flat_map(|health| health.problems.clone());
+                r.control.problems = problems.map(|problem| (problem, u32::MAX)).collect();
+            }
+        })
+    }),
+    ("never blames the change", |r, now| {
+        swap(r, now, |change| {
+            let blames = matches!(change, Change::Halt(HaltReason::HealthDegraded { .. }));
+            (!blames).then_some(change)
+        })
+    }),
+    ("never pauses for a fleet-wide problem", |r, now| {
+        swap(r, now, |change| match change {
+            Change::Halt(HaltReason::FleetWideDegradation { wave }) => {
+                Some(Change::Halt(HaltReason::HealthDegraded { wave }))
+            }
+            other => Some(other),
+        })
+    }),
+    ("calls every bad change a fleet-wide problem", |r, now| {
+        swap(r, now, |change| match change {
+            Change::Halt(HaltReason::HealthDegraded { wave }) => {
+                Some(Change::Halt(HaltReason::FleetWideDegradation { wave }))
+            }
+            other => Some(other),
+        })
+    }),
+    ("names another wave", |r, now| {
+        swap(r, now, |change| match change {
+            Change::Halt(HaltReason::HealthDegraded { wave }) => {
+                Some(Change::Halt(HaltReason::HealthDegraded { wave: wave + 1 }))
+            }
+            other => Some(other),
+        })
+    }),
+    ("never finds its servers healthy again", |r, now| {
+        swap(r, now, |change| (change != Change::HealthRecovered).then_some(change))
+    }),
+    ("starts servers while their health is judged", |r, now| {
+        lie(r, now, |r| {
+            if r.head.health.exceeded_at.is_some() {
+                r.head.pace.health = HealthMode::Report;
+                r.head.health.exceeded_at = None;
+            }
+        })
+    }),
+    ("sleeps while the health is judged", |r, now| {
+        wake(r, now, |at| match r.head.health.exceeded_at {
+            Some(_) => at.map(|at| at + mins(1)),
+            None => at,
+        })
+    }),
+    ("takes silence for health", |r, now| {
+        lie(r, now, |r| {
+            r.wave_health.iter_mut().for_each(|counts| {
+                (counts.healthy_soaked, counts.degraded_soaked) = (counts.healthy, counts.degraded);
+            });
+        })
+    }),
+    ("takes what was not measured for healthy", |r, now| {
+        lie(r, now, |r| {
+            r.wave_health.iter_mut().for_each(|counts| {
+                counts.healthy += counts.not_measured;
+                counts.healthy_soaked += counts.not_measured;
+            });
+        })
+    }),
+    ("passes waves of unknown health", |r, now| {
+        lie(r, now, |r| r.head.health.unknown_waived = true)
+    }),
+    ("halts for unknown health that a user accepted", |r, now| {
+        lie(r, now, |r| r.head.health.unknown_waived = false)
+    }),
+    ("waits forever for the last reports", |r, now| {
+        swap(r, now, |change| {
+            let unknown = matches!(change, Change::Halt(HaltReason::HealthUnknown { .. }));
+            (!unknown).then_some(change)
+        })
+    }),
+    ("does not wait for the last reports", |r, now| {
+        lie(r, now, |r| {
+            let soak = |index: usize| r.limits.waves.get(index).map(|wave| wave.soak);
+            let over = r.head.waves.ended_at.zip(soak(r.head.waves.current as usize));
+            if let Some((ended_at, soak)) = over
+                && ended_at + soak <= now
+            {
+                r.head.waves.ended_at = Some(ended_at - mins(15));
+            }
+        })
+    }),
+    ("waits a minute too long for the last reports", |r, now| {
+        lie(r, now, |r| {
+            let soak = |index: usize| r.limits.waves.get(index).map(|wave| wave.soak);
+            let over = r.head.waves.ended_at.zip(soak(r.head.waves.current as usize));
+            if let Some((ended_at, soak)) = over
+                && ended_at + soak + mins(1) <= now
+            {
+                r.head.waves.ended_at = Some(ended_at + mins(1));
+            }
+        })
+    }),
+    ("demands health of waves that changed nothing", |r, now| {
+        lie(r, now, |r| {
+            r.wave_counts.iter_mut().for_each(|counts| {
+                counts.succeeded += std::mem::take(&mut counts.no_change);
+            });
+        })
+    }),
+    ("judges the last reports of other waves", |r, now| {
+        lie(r, now, |r| {
+            let all = r.wave_health.clone();
+            for counts in &all {
+                let current = r.head.waves.current as usize;
+                if let Some(into) = r.wave_health.get_mut(current) {
+                    into.healthy += counts.healthy;
+                    into.healthy_soaked += counts.healthy_soaked;
+                }
+            }
+        })
     }),
 ];

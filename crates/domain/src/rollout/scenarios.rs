@@ -7,6 +7,7 @@ use vocab::{FailureCode, Portion, Stage};
 
 mod edge_cases;
 mod environment;
+mod health;
 mod outcomes;
 mod pace;
 mod timing;
@@ -173,6 +174,7 @@ fn describe(wait_reason: WaitReason) -> String {
         WaitReason::Freeze { until } => format!("frozen until {}", clock(until)),
         WaitReason::Approval => "approval".into(),
         WaitReason::Soak { until } => format!("soak until {}", clock(until)),
+        WaitReason::Health => "health".into(),
         WaitReason::Wave => "wave".into(),
         WaitReason::Canary => "canary".into(),
         WaitReason::Parallel => "parallel".into(),
@@ -269,6 +271,7 @@ fn phase_transitions() {
         Phase::AwaitingApproval,
         Phase::Paused,
         Phase::Halted(HaltReason::CanaryFailed),
+        Phase::Halted(HaltReason::FleetWideDegradation { wave: 1 }),
         Phase::Canceling,
         Phase::Ended(RolloutOutcome::Failed),
     ];
@@ -283,6 +286,7 @@ fn phase_transitions() {
         Change::AskApproval,
         Change::Approve,
         Change::Reject,
+        Change::HealthExceeded,
     ];
     let mut table = String::new();
     for phase in phases {

@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use vocab::{BatchId, FailureCode, InquiryReply, OrderRecord, ServerId, Stage, WithdrawalReply};
 
+use super::host_health::{HostHealth, Instruments, Unit};
 use super::rng::Rng;
-use crate::rollout::{ReportedResult, TaskEvent};
+use crate::rollout::{HealthMeasurement, ReportedResult, TaskEvent};
 
 /// The id of an order. An agent never forgets an id, so a server whose order was dropped gets a new
 /// order with another id.
@@ -43,6 +44,11 @@ pub(super) struct Message {
     pub(super) withdrawn: Vec<OrderId>,
     /// In progress according to the control plane, but not mentioned by the agent.
     pub(super) unreported: Vec<OrderId>,
+    /// Until when the agent watches the health of its host, and the control plane's clock.
+    pub(super) watch: Option<Timestamp>,
+    pub(super) sent_at: Timestamp,
+    /// The report of the watch that has arrived.
+    pub(super) health_ack: Option<u32>,
 }
 
 /// The state of the host.
@@ -54,6 +60,9 @@ pub(super) enum Health {
     /// It never comes back.
     Dead,
 }
+
+/// The service that bad updates break.
+pub(super) const BROKEN_BY_UPDATES: Unit = "app.service";
 
 pub(super) struct Agent {
     pub(super) server: ServerId,
@@ -69,6 +78,11 @@ pub(super) struct Agent {
     /// Probability that an order finds nothing to install, in percent.
     up_to_date: u32,
     steps_planned: bool,
+    pub(super) host: HostHealth,
+    /// The health in the results of orders.
+    pub(super) order_health: BTreeMap<OrderId, HealthMeasurement>,
+    /// Probability in percent that an update breaks a service, and the generator that decides it.
+    pub(super) breaks: (u32, Rng),
 }
 
 impl Agent {
@@ -83,6 +97,9 @@ impl Agent {
             taken: BTreeSet::new(),
             effects: BTreeMap::new(),
             steps_planned: false,
+            host: HostHealth::new(Instruments::All),
+            order_health: BTreeMap::new(),
+            breaks: (0, Rng::new(0)),
         }
     }
 
@@ -206,6 +223,15 @@ impl Agent {
             JournalEntry::At(stage) => self.next_entry(of, stage, rng),
             JournalEntry::Ended { .. } => entry,
         };
+        if let JournalEntry::Ended { .. } = next
+            && self.effects.contains_key(&of)
+            && let Some(health) = self.host.end_order(server_clock)
+        {
+            self.order_health.insert(of, health);
+        }
+        if next == JournalEntry::At(Stage::Preflight) {
+            self.host.begin_order(server_clock);
+        }
         self.journal.insert(of, next);
         true
     }
@@ -223,6 +249,10 @@ impl Agent {
             Stage::Preflight => JournalEntry::At(Stage::Downloading),
             Stage::Downloading => {
                 *self.effects.entry(order).or_default() += 1;
+                let (probability, breaks) = &mut self.breaks;
+                if breaks.percent(*probability) {
+                    self.host.failing.insert(BROKEN_BY_UPDATES);
+                }
                 JournalEntry::At(Stage::Installing)
             }
             Stage::Installing if rng.percent(30) => JournalEntry::At(Stage::Rebooting),
@@ -232,6 +262,11 @@ impl Agent {
             }
             Stage::Verifying => ended_entry(ReportedResult::Succeeded),
         }
+    }
+
+    /// Whether the service has failed that updates break.
+    pub(super) fn is_broken(&self) -> bool {
+        self.host.failing.contains(BROKEN_BY_UPDATES)
     }
 
     /// Whether it has begun an order that has not ended.

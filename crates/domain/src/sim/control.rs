@@ -4,6 +4,7 @@
 //! is rebuilt from it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use vocab::{BatchId, FailureCode, ServerId, Stage};
@@ -13,8 +14,8 @@ use super::oracle::{Moment, Oracle, SimFreeze, lacks_proof};
 use super::situations::{Situation, SituationCounts};
 use crate::rollout::invariants::{check_invariants, check_settled};
 use crate::rollout::{
-    Change, ClockSet, Phase, Plan, ReportedResult, Rollout, RolloutHead, ServerCondition,
-    TaskEvent, TaskOutcome, TaskStatus, plan,
+    Change, ClockSet, HaltReason, HealthMeasurement, HealthWatch, Phase, Plan, ReportedResult,
+    Rollout, RolloutHead, ServerCondition, TaskEvent, TaskHealth, TaskOutcome, TaskStatus, plan,
 };
 use crate::server::Presence;
 
@@ -23,6 +24,16 @@ use crate::server::Presence;
 struct StoredRollout {
     head: RolloutHead,
     targets: Vec<(ServerId, TaskStatus)>,
+    health: BTreeMap<ServerId, Arc<TaskHealth>>,
+}
+
+/// What an agent reports about the health of its host.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct HealthReports {
+    /// From the results of orders.
+    pub(super) results: BTreeMap<OrderId, HealthMeasurement>,
+    /// From the watch, with its number.
+    pub(super) watch: Option<(u32, HealthMeasurement)>,
 }
 
 /// A copy of the database, and of the oracle's records that belong to it.
@@ -93,8 +104,11 @@ impl ControlPlane {
     pub(super) fn create(&mut self, rollout: Rollout, starts_in: SignedDuration, at: Moment) {
         let id = rollout.head().id;
         self.oracle.record_created(&rollout, starts_in, at);
-        let saved =
-            StoredRollout { head: rollout.head().clone(), targets: rollout.tasks().collect() };
+        let saved = StoredRollout {
+            head: rollout.head().clone(),
+            targets: rollout.tasks().collect(),
+            health: BTreeMap::new(),
+        };
         self.saved.insert(id, saved);
         self.live.insert(id, rollout);
     }
@@ -137,6 +151,9 @@ impl ControlPlane {
             .map(|(id, saved)| {
                 let targets = saved.targets.iter().copied();
                 let mut rollout = Rollout::restore(saved.head.clone(), targets);
+                for (server, health) in &saved.health {
+                    rollout.set_health(*server, Some(Arc::clone(health)));
+                }
                 rollout.start_grace_period(at.wall, patience);
                 (*id, rollout)
             })
@@ -179,7 +196,23 @@ impl ControlPlane {
             (Phase::Halted(_), Change::Resume) => self.situations.count(Situation::Resumed),
             (_, Change::Pause) => self.situations.count(Situation::Paused),
             (_, Change::Cancel) => self.situations.count(Situation::Canceled),
-            (_, Change::Halt(_)) => self.situations.count(Situation::Halted),
+            (_, Change::Halt(reason)) => {
+                self.situations.count(Situation::Halted);
+                match reason {
+                    HaltReason::HealthDegraded { .. } => {
+                        self.situations.count(Situation::HealthDegraded);
+                    }
+                    HaltReason::HealthUnknown { .. } => {
+                        self.situations.count(Situation::HealthUnknown);
+                    }
+                    HaltReason::FleetWideDegradation { .. } => {
+                        self.situations.count(Situation::FleetWideDegradation);
+                    }
+                    HaltReason::CanaryFailed | HaltReason::TooManyFailures => {}
+                }
+            }
+            (_, Change::HealthExceeded) => self.situations.count(Situation::HealthExceeded),
+            (_, Change::HealthRecovered) => self.situations.count(Situation::HealthRecovered),
             (_, Change::WaveEnded) => self.situations.count(Situation::Soaked),
             (_, Change::NextWave) => self.situations.count(Situation::WavePassed),
             (_, Change::AskApproval) => self.situations.count(Situation::ApprovalAsked),
@@ -199,6 +232,7 @@ impl ControlPlane {
         &mut self,
         server: ServerId,
         reports: &[(OrderId, TaskEvent)],
+        health: &HealthReports,
         agent_busy: bool,
         at: Moment,
     ) -> Vec<OrderId> {
@@ -213,13 +247,63 @@ impl ControlPlane {
         for (id, event) in reports {
             // Nothing more can come of an order that was dropped.
             if self.order_id(id.batch, server) == *id {
+                let status = |control: &ControlPlane| {
+                    control.live.get(&id.batch).and_then(|rollout| rollout.task_status(server))
+                };
+                let before = status(self);
                 self.apply_event(id.batch, server, *event, at);
+                let reported = matches!(event, TaskEvent::Reported(_)) && before != status(self);
+                if let Some(measured) = health.results.get(id).filter(|_| reported) {
+                    let health = TaskHealth::from_result(measured.clone(), at.wall);
+                    self.set_health(id.batch, server, health, at);
+                }
             }
             if matches!(event, TaskEvent::Reported(_)) {
                 acks.push(*id);
             }
         }
+        if let Some((_, measured)) = &health.watch {
+            for batch_id in self.live.keys().copied().collect::<Vec<_>>() {
+                self.store_watch_report(batch_id, server, measured, at);
+            }
+        }
         acks
+    }
+
+    fn store_watch_report(
+        &mut self,
+        batch_id: BatchId,
+        server: ServerId,
+        measured: &HealthMeasurement,
+        at: Moment,
+    ) {
+        let rollout = &self.live[&batch_id];
+        let Some(status) = rollout.task_status(server) else { return };
+        let total = rollout.counts().total();
+        let before = rollout.task_health(server).map(Arc::as_ref);
+        let measured = measured.clone();
+        let after =
+            TaskHealth::from_watch(rollout.head(), total, status, before, measured, at.wall);
+        if let Some(after) = after {
+            self.set_health(batch_id, server, after, at);
+        }
+    }
+
+    fn set_health(&mut self, batch_id: BatchId, server: ServerId, health: TaskHealth, at: Moment) {
+        self.changed.insert(batch_id);
+        if health.soaked {
+            self.situations.count(Situation::SoakReported);
+        }
+        if health.not_measured.is_some() {
+            self.situations.count(Situation::NotMeasured);
+        }
+        self.trace(|| format!("{} {batch_id} {server} {health:?}", at.wall));
+        self.oracle.record_health(batch_id, server, &health, at);
+        let health = Arc::new(health);
+        self.saved.get_mut(&batch_id).expect("created").health.insert(server, Arc::clone(&health));
+        let rollout = self.live.get_mut(&batch_id).expect("created");
+        rollout.set_health(server, Some(health));
+        self.save_head(batch_id);
     }
 
     /// The current or next order of a server.
@@ -241,9 +325,26 @@ impl ControlPlane {
     /// Returns the message for an agent: orders that it has not begun, orders that it should drop,
     /// and orders in progress that it did not mention. `mentioned`: `None` if the agent has not
     /// sent a sync.
-    pub(super) fn message_for(&self, server: ServerId, mentioned: Option<&[OrderId]>) -> Message {
-        let mut message = Message::default();
+    pub(super) fn message_for(
+        &self,
+        server: ServerId,
+        mentioned: Option<&[OrderId]>,
+        wall: Timestamp,
+    ) -> Message {
+        let mut message = Message { sent_at: wall, ..Message::default() };
         for (of, rollout) in &self.live {
+            if let Some(status) = rollout.task_status(server) {
+                let watch = match rollout
+                    .head()
+                    .health_watches(rollout.counts().total())
+                    .for_task(status)
+                {
+                    HealthWatch::Off => None,
+                    HealthWatch::Until(until) => Some(until).filter(|until| *until > wall),
+                    HealthWatch::Open => Some(wall + SignedDuration::from_hours(1)),
+                };
+                message.watch = message.watch.max(watch);
+            }
             let Some(TaskStatus::Busy(busy)) = rollout.task_status(server) else { continue };
             let id = self.order_id(*of, server);
             match rollout.head().phase {
@@ -409,6 +510,10 @@ impl ControlPlane {
             .filter(|(_, (_, target))| matches!(target, TaskStatus::Busy(_)))
             .map(|(other, (server, _))| (server, other))
             .collect();
+        let online =
+            |(server, _): &(ServerId, TaskStatus)| is_online(self.presence.get(server), wall);
+        let online = self.live[&batch_id].tasks().filter(online).map(|(server, _)| server);
+        self.oracle.set_online(batch_id, online.collect());
         let rollout = self.live.get_mut(&batch_id).expect("the rollout exists");
         let head = rollout.head().clone();
         for (server, _) in rollout.tasks().collect::<Vec<_>>() {

@@ -1,9 +1,10 @@
 //! Faults of the simulation, and actions of users.
 
 use jiff::SignedDuration;
-use vocab::{BatchId, Portion, Wave};
+use vocab::{BatchId, HealthMode, Portion, Wave};
 
-use super::agent::{Agent, Health};
+use super::agent::{Agent, BROKEN_BY_UPDATES, Health};
+use super::host_health::{Instruments, Unit};
 use super::oracle::SimFreeze;
 use super::rng::Rng;
 use super::situations::Situation;
@@ -54,6 +55,77 @@ impl World {
                 self.clock_sets_at_backup = self.clock_sets;
             }
             _ => {}
+        }
+    }
+
+    /// Services break and are repaired, on one host, on the changed ones, or on all.
+    pub(super) fn change_health(&mut self) {
+        if self.agents.iter().any(Agent::is_rebooting) && self.health_rng.percent(20) {
+            self.kill_host(0);
+        }
+        let unit: Unit = self.health_rng.pick(&["app.service", "dns.service", "db.service"]);
+        let which = self.health_rng.between(0, 5);
+        let changed_first = self.health_rng.percent(50);
+        let one = self.health_rng.between(0, self.agents.len() as i64 - 1) as usize;
+        let mut broken = Vec::new();
+        for (number, agent) in self.agents.iter_mut().enumerate() {
+            let hit = match which {
+                0 => number == one,
+                1 => !agent.effects.is_empty() && changed_first,
+                2 | 3 => true,
+                _ => {
+                    agent.host.failing.remove(unit);
+                    false
+                }
+            };
+            if hit {
+                agent.host.failing.insert(unit);
+                broken.push(number);
+            }
+        }
+        // Often someone repairs it at once.
+        if !broken.is_empty() && self.health_rng.percent(50) {
+            let repaired = SignedDuration::from_secs(self.health_rng.between(60, 400));
+            self.schedule(repaired, SimEvent::Repair { unit });
+        }
+        if matches!(which, 2 | 3) {
+            self.control.situations.count(Situation::FleetBroken);
+        }
+        self.control.trace(|| format!("{unit} broke on {broken:?} ({which})"));
+        self.notice_health();
+    }
+
+    /// An order ended with a broken service. Sometimes the service recovers after some minutes.
+    pub(super) fn ended_broken(&mut self) {
+        if self.health_rng.percent(70) {
+            let soon = SignedDuration::from_secs(self.health_rng.between(20, 200));
+            self.schedule(soon, SimEvent::Repair { unit: BROKEN_BY_UPDATES });
+        }
+    }
+
+    /// An update broke a service. Sometimes it fails everywhere at that time.
+    pub(super) fn update_broke(&mut self) {
+        if self.health_rng.percent(30) {
+            for agent in &mut self.agents {
+                agent.host.failing.insert(BROKEN_BY_UPDATES);
+            }
+            self.control.situations.count(Situation::FleetBroken);
+            self.notice_health();
+        }
+    }
+
+    pub(super) fn repair(&mut self, unit: Unit) {
+        for agent in &mut self.agents {
+            agent.host.failing.remove(unit);
+        }
+        self.notice_health();
+    }
+
+    /// The agents notice soon what changed.
+    fn notice_health(&mut self) {
+        for agent in 0..self.agents.len() {
+            let soon = SignedDuration::from_secs(self.health_rng.between(1, 90));
+            self.schedule(soon, SimEvent::WatchSync { agent });
         }
     }
 
@@ -219,6 +291,45 @@ pub(super) fn pace(rng: &mut Rng) -> Pace {
         pin_versions: rng.percent(25),
         max_failures: rng.pick(&[None, Some(Portion::Count(1)), Some(percent(25))]),
         window_minutes: rng.pick(&[Some(15), Some(60), Some(240), Some(240), None]),
+        health: HealthMode::Report,
+        max_unhealthy: None,
+    }
+}
+
+/// The pace with a random treatment of health.
+pub(super) fn with_health(mut pace: Pace, rng: &mut Rng) -> Pace {
+    if pace.waves.is_empty() && pace.canary.is_none() && rng.percent(50) {
+        let size = Some(Portion::Count(rng.pick(&[1, 2])));
+        let soak_minutes = rng.pick(&[0, 1, 30]);
+        pace.waves.push(Wave { size, soak_minutes, approval: false });
+    }
+    let percent = |share| Portion::percent(share).expect("between 1 and 100");
+    Pace {
+        health: rng.pick(&[
+            HealthMode::Gate,
+            HealthMode::Gate,
+            HealthMode::Gate,
+            HealthMode::Gate,
+            HealthMode::Report,
+            HealthMode::Off,
+        ]),
+        max_unhealthy: rng.pick(&[None, None, Some(Portion::Count(1)), Some(percent(50))]),
+        ..pace
+    }
+}
+
+/// How hosts are measured, and how likely an update breaks them, in percent.
+pub(super) fn set_up_hosts(agents: &mut [Agent], rng: &mut Rng) {
+    let breaks = rng.pick(&[0, 30, 100, 100]);
+    let odd = rng.pick(&[0, 10, 10, 50, 100]);
+    for agent in agents {
+        let odd = rng.percent(odd);
+        agent.host.instruments = match (odd, rng.percent(50)) {
+            (false, _) => Instruments::All,
+            (true, true) => Instruments::None,
+            (true, false) => Instruments::OldAgent,
+        };
+        agent.breaks = (breaks, rng.fork());
     }
 }
 

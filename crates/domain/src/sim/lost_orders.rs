@@ -5,7 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use vocab::{BatchId, FailureCode, ServerId, Stage};
 
 use super::agent::{Agent, Health, OrderId};
-use super::control::ControlPlane;
+use super::control::{ControlPlane, HealthReports};
 use super::oracle::Moment;
 use super::rng::Rng;
 use crate::rollout::{Change, Pace, Phase, Rollout, RolloutOutcome, TaskOutcome, TaskStatus};
@@ -41,7 +41,7 @@ impl Scenario {
                 control
             },
         };
-        scenario.control.receive(server, &[], false, moment(now));
+        scenario.control.receive(server, &[], &HealthReports::default(), false, moment(now));
         let (offered, _) = scenario.control.run_planner(moment(now));
         assert_eq!(offered, [server]);
         scenario
@@ -56,10 +56,12 @@ impl Scenario {
     fn sync(&mut self) {
         let at = moment(self.now);
         let words = self.agent.pending_reports();
-        let acks = self.control.receive(self.agent.server, &words, self.agent.is_busy(), at);
+        let health = HealthReports::default();
+        let busy = self.agent.is_busy();
+        let acks = self.control.receive(self.agent.server, &words, &health, busy, at);
         self.control.run_planner(at);
         let mentioned: Vec<OrderId> = words.iter().map(|(id, _)| *id).collect();
-        let mut message = self.control.message_for(self.agent.server, Some(&mentioned));
+        let mut message = self.control.message_for(self.agent.server, Some(&mentioned), self.now);
         message.acks = acks;
         self.agent.receive(&message);
     }

@@ -2,7 +2,7 @@
 //! faults known from production, chosen by a seed.
 //!
 //! Servers disconnect and return, agents crash, messages are lost, repeated, reordered and late,
-//! reboots hang, the control plane crashes or is restored from a backup, its clock jumps by minutes
+//! reboots hang, updates break services, services break everywhere, the control plane crashes or is restored from a backup, its clock jumps by minutes
 //! or years, two rollouts need the same servers, and users pause, resume, cancel, retry and remove
 //! servers. After every step the invariants of the rollouts are checked, and a test oracle with its
 //! own records checks every decision.
@@ -14,6 +14,7 @@
 mod agent;
 mod control;
 mod faults;
+mod host_health;
 #[cfg(test)]
 mod lost_orders;
 mod oracle;

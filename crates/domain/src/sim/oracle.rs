@@ -8,16 +8,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
-use vocab::{BatchId, ServerId, Wave};
+use vocab::{BatchId, HealthMode, Portion, ServerId, Wave};
 
 use super::task_record::TaskRecord;
 use crate::rollout::{
-    APPROVAL_WAIT, CancelReason, Change, HaltReason, OFFLINE_WAIT, Pace, Phase, Rollout,
-    RolloutOutcome, TaskEvent, TaskOutcome, TaskSkipReason, TaskStatus, stage_limit,
+    APPROVAL_WAIT, CancelReason, Change, HaltReason, HealthProblem, OFFLINE_WAIT, Pace, Phase,
+    Rollout, RolloutOutcome, TaskEvent, TaskHealth, TaskOutcome, TaskSkipReason, TaskStatus,
+    stage_limit,
 };
 
 /// How far a clock may be set back without being noticed.
 const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_mins(1);
+
+/// How long a rollout compares unhealthy servers with others before it blames the change.
+const COMPARISON: SignedDuration = SignedDuration::from_mins(5);
+/// How long it waits for reports after a soak.
+const LAST_REPORTS: SignedDuration = SignedDuration::from_mins(15);
 
 /// A point in time.
 #[derive(Debug, Clone, Copy)]
@@ -82,6 +88,16 @@ struct RolloutRecord {
     soaks_since: Option<Moment>,
     /// The approved waves.
     approved: BTreeSet<usize>,
+    /// What was reported about the health of each server.
+    health: BTreeMap<ServerId, TaskHealth>,
+    /// Servers that the control plane considers online.
+    online: BTreeSet<ServerId>,
+    /// Number of unhealthy servers by wave that a user has accepted.
+    accepted_health: BTreeMap<usize, usize>,
+    /// Since when more servers than allowed are unhealthy.
+    exceeded_at: Option<Moment>,
+    /// A user accepted that the health of the current wave is unknown.
+    unknown_accepted: bool,
 }
 
 /// A period of the control plane's clock in which these servers must not start.
@@ -134,6 +150,11 @@ impl Oracle {
             members: BTreeMap::new(),
             soaks_since: None,
             approved: BTreeSet::new(),
+            health: BTreeMap::new(),
+            online: order.iter().copied().collect(),
+            accepted_health: BTreeMap::new(),
+            exceeded_at: None,
+            unknown_accepted: false,
             order,
             phase: Phase::Scheduled,
             created: at,
@@ -151,6 +172,43 @@ impl Oracle {
 
     pub(super) fn record_freeze(&mut self, freeze: SimFreeze) {
         self.freezes.push(freeze);
+    }
+
+    pub(super) fn set_online(&mut self, batch: BatchId, servers: BTreeSet<ServerId>) {
+        self.records.get_mut(&batch).expect("created").online = servers;
+    }
+
+    /// Records and checks what a server reported about its health.
+    pub(super) fn record_health(
+        &mut self,
+        batch: BatchId,
+        server: ServerId,
+        health: &TaskHealth,
+        at: Moment,
+    ) {
+        let case = self.records.get_mut(&batch).expect("created");
+        let before = case.is_unhealthy(server);
+        let was_soaked = case.health.get(&server).is_some_and(|known| known.soaked);
+        case.health.insert(server, health.clone());
+        if let Some(wave) = case.members.get(&server).filter(|_| before)
+            && !case.is_unhealthy(server)
+            && let Some(accepted) = case.accepted_health.get_mut(wave)
+        {
+            *accepted = accepted.saturating_sub(1);
+        }
+        let ended = matches!(case.tasks[&server], TaskRecord::Ended(_));
+        let soaked = case.soaks_since.is_some_and(|since| {
+            at.clock_sets != since.clock_sets || at.real.duration_since(since.real) >= case.soak()
+        });
+        let wrong = violation_unless(
+            health.changed == ended,
+            "reported health of the wrong kind was accepted",
+        )
+        .or(violation_unless(
+            !health.soaked || soaked || was_soaked,
+            "a report before the end of the soak counts as one after it",
+        ));
+        self.violations.extend(wrong.map(|wrong| format!("{server} of {batch}: {wrong}")));
     }
 
     /// Until when a server is frozen for this rollout.
@@ -530,6 +588,10 @@ impl RolloutRecord {
             .or(violation_unless(free(server), "started while offline or busy elsewhere"))
             .or(violation_unless(self.next_in_turn(free) == Some(server), "started out of turn"))
             .or(violation_unless(!self.lacks_approval(), "started without an approval"))
+            .or(violation_unless(
+                self.unhealthy_wave().is_none(),
+                "started although too many servers are unhealthy",
+            ))
             .or(violation_unless(self.soaks_since.is_none(), "started while the wave soaks"))
             .or(violation_unless(self.left_in_wave() > 0, "started before its wave"))
             .or(violation_unless(
@@ -589,7 +651,55 @@ impl RolloutRecord {
             }
             // Which of the accepted failures were corrected since is not tracked here: halting once
             // too often is on the safe side.
-            Change::Halt(_) => {
+            Change::Halt(HaltReason::HealthDegraded { wave }) => {
+                let compared = self.comparable() == 0
+                    || self.exceeded_at.is_some_and(|since| {
+                        at.set_forward_since(since)
+                            || at.real.duration_since(since.real) >= COMPARISON
+                    });
+                violation_unless(
+                    self.unhealthy_wave().is_some_and(|it| it + 1 == wave as usize),
+                    "halted although no servers are unhealthy",
+                )
+                .or(violation_unless(
+                    self.unhealthy_wave().is_some_and(|it| !self.is_fleet_wide(it)),
+                    "blamed the change for a fleet-wide problem",
+                ))
+                .or(violation_unless(compared, "blamed the change before others could report"))
+            }
+            Change::Halt(HaltReason::FleetWideDegradation { wave }) => violation_unless(
+                self.unhealthy_wave()
+                    .is_some_and(|it| it + 1 == wave as usize && self.is_fleet_wide(it)),
+                "paused for a problem that is not fleet-wide",
+            ),
+            Change::Halt(HaltReason::HealthUnknown { wave }) => {
+                let late = self.last_reports_by(at).is_none_or(|by| {
+                    self.soaks_since.is_none_or(|since| at.set_forward_since(since))
+                        || by <= at.real
+                });
+                violation_unless(
+                    self.wave + 1 == wave as usize
+                        && self.wave_is_over()
+                        && self.unhealthy_wave().is_none()
+                        && self.health_is_unknown(),
+                    "halted for unknown health although it is known",
+                )
+                .or(violation_unless(
+                    !self.lacks_reports() || late,
+                    "halted for unknown health before the last reports",
+                ))
+            }
+            Change::HealthExceeded => violation_unless(
+                self.phase == Phase::Running
+                    && self.unhealthy_wave().is_some()
+                    && self.exceeded_at.is_none(),
+                "found too many unhealthy servers where there are none",
+            ),
+            Change::HealthRecovered => violation_unless(
+                self.unhealthy_wave().is_none() && self.exceeded_at.is_some(),
+                "found its servers healthy again although they are not",
+            ),
+            Change::Halt(HaltReason::CanaryFailed | HaltReason::TooManyFailures) => {
                 let forgiven = self.accepted_failures.len().saturating_sub(self.corrected);
                 let fresh = self.failures().saturating_sub(forgiven);
                 violation_unless(self.halt_reason(fresh).is_some(), "halted without a reason")
@@ -623,6 +733,20 @@ impl RolloutRecord {
                     self.phase == Phase::Running && self.wave_is_over(),
                     "opened the next wave before this one is over",
                 )
+                .or(violation_unless(
+                    self.unhealthy_wave().is_none(),
+                    "opened the next wave after an unhealthy one",
+                ))
+                .or(violation_unless(
+                    !self.health_is_unknown(),
+                    "opened the next wave although the health of this one is unknown",
+                ))
+                .or(violation_unless(
+                    !self.lacks_reports()
+                        || self.soaks_since.is_none_or(|since| at.set_forward_since(since))
+                        || self.last_reports_by(at).is_none_or(|by| by <= at.real),
+                    "opened the next wave before the last reports",
+                ))
                 .or(violation_unless(soaked, "opened the next wave before the end of the soak"))
             }
             Change::AskApproval => violation_unless(
@@ -648,14 +772,21 @@ impl RolloutRecord {
             self.accepted_failures = failed.map(|(server, _)| *server).collect();
             self.corrected = 0;
             self.canary_waived |= failed_anew && why == HaltReason::CanaryFailed;
+            let waves = 0..self.waves().len();
+            self.accepted_health = waves.map(|wave| (wave, self.unhealthy(wave).len())).collect();
+            self.exceeded_at = None;
+            self.unknown_accepted |= matches!(why, HaltReason::HealthUnknown { .. });
         }
         match change {
             Change::WaveEnded => self.soaks_since = Some(at),
             Change::NextWave => {
                 self.wave += 1;
                 self.soaks_since = None;
+                self.unknown_accepted = false;
             }
             Change::Approve => _ = self.approved.insert(self.wave),
+            Change::HealthExceeded => self.exceeded_at = Some(at),
+            Change::HealthRecovered => self.exceeded_at = None,
             _ => {}
         }
         self.phase = match (self.phase, change) {
@@ -663,6 +794,7 @@ impl RolloutRecord {
             (_, Change::Approve) => Phase::Running,
             (_, Change::Reject) => Phase::Canceling,
             (_, Change::Start) => Phase::Running,
+            (same @ Phase::Halted(_), Change::Pause) => same,
             (_, Change::Pause) => Phase::Paused,
             (Phase::Scheduled, Change::Resume) => Phase::Scheduled,
             // Whether the start time has come depends on the clock, and after a jump it is
@@ -678,6 +810,8 @@ impl RolloutRecord {
                 Change::CanaryUnchanged
                 | Change::WaveEnded
                 | Change::NextWave
+                | Change::HealthExceeded
+                | Change::HealthRecovered
                 | Change::ClockWentBack { .. }
                 | Change::ClockSet(_),
             ) => same,
@@ -720,11 +854,13 @@ impl RolloutRecord {
             }
             false => at.real.duration_since(last.real) < self.stagger(),
         });
+        let held = self.unhealthy_wave().is_some();
         let startable = self.phase == Phase::Running
+            && !held
             && (self.stagger().is_zero() || !staggered)
             && self.free_slots() > 0
             && self.next_may_start(free);
-        let unproven = self.phase == Phase::Running && self.canary_cannot_complete(free);
+        let unproven = self.phase == Phase::Running && !held && self.canary_cannot_complete(free);
         let halts = self.phase == Phase::Running
             && self.expected_outcome().is_none()
             && self.halt_reason(self.new_failures()).is_some();
@@ -732,15 +868,16 @@ impl RolloutRecord {
         let waits = |server: &ServerId| matches!(self.tasks[server], TaskRecord::Waiting);
         let mut waiting = self.order.iter().filter(|server| waits(server));
         let skips = running && !halts && waiting.any(|server| self.is_unproven(*server));
-        let asks = running && !halts && self.lacks_approval();
-        let over = running && !halts && self.wave_is_over();
+        let asks = running && !halts && !held && self.lacks_approval();
+        let over = running && !halts && !held && self.wave_is_over();
+        let unhealthy = running && !halts && self.overdue_about_health(at);
         let soaked = over
             && self.soaks_since.is_some_and(|since| {
                 let noticed = match at.jumped_since(since) {
                     true => since.real.max(self.clock_noticed.real) + CLOCK_TOLERANCE,
                     false => since.real,
                 };
-                at.real.duration_since(noticed) >= self.soak()
+                at.real.duration_since(noticed) >= self.soak() && !self.lacks_reports()
             });
         let overdue = self.next_action_at(at, free).is_some_and(|due| due <= at.real);
         let canceling = self.phase == Phase::Canceling && self.has_waiting_task();
@@ -753,6 +890,7 @@ impl RolloutRecord {
                 !over || self.soaks_since.is_some(),
                 "the next wave should have opened",
             ))
+            .or(violation_unless(!unhealthy, "it should have acted on the health of its servers"))
             .or(violation_unless(!soaked, "the wave has soaked long enough"))
             .or(violation_unless(!overdue, "something is overdue"))
             .or(violation_unless(!canceling, "a server waits in a canceled rollout"))
@@ -768,7 +906,9 @@ impl RolloutRecord {
         let trusted = !self.clock_untrusted(at);
         let opens = (trusted && self.phase == Phase::Scheduled).then_some(self.starts_at);
         let closes = (trusted && self.has_waiting_task()).then(|| self.window_end());
+        let held = self.unhealthy_wave().is_some();
         let in_turn = self.phase == Phase::Running
+            && !held
             && self.free_slots() > 0
             && !self.stagger().is_zero()
             && self.next_may_start(free);
@@ -778,12 +918,162 @@ impl RolloutRecord {
             .map(|last| last.real + self.stagger());
         let soaked = self
             .soaks_since
-            .filter(|since| self.phase == Phase::Running && !at.jumped_since(*since))
+            .filter(|since| self.phase == Phase::Running && !held && !at.jumped_since(*since))
             .map(|since| since.real + self.soak());
+        let soaked = match self.lacks_reports() {
+            true => self.last_reports_by(at).filter(|_| self.phase == Phase::Running && !held),
+            false => soaked,
+        };
+        // While a soak goes on, its end is due first.
+        let soaked = soaked.map(|due| match self.soaks_since {
+            Some(since) if at.real < since.real + self.soak() => since.real + self.soak(),
+            _ => due,
+        });
+        let judged = self
+            .exceeded_at
+            .filter(|since| self.phase == Phase::Running && held && !at.jumped_since(*since))
+            .and_then(|since| self.after_grace_period(since.real + COMPARISON, at));
         if self.expected_outcome().is_some() {
             return None;
         }
-        late.chain(opens).chain(closes).chain(next_start).chain(soaked).min()
+        late.chain(opens).chain(closes).chain(next_start).chain(soaked).chain(judged).min()
+    }
+
+    // --- Health ----------------------------------------------------------------------------
+
+    /// Whether the server is worse than before its change.
+    fn is_unhealthy(&self, server: ServerId) -> bool {
+        self.changed_health(server).is_some_and(|health| !health.problems.is_empty())
+    }
+
+    /// What is known about a server since its change.
+    fn changed_health(&self, server: ServerId) -> Option<&TaskHealth> {
+        let counted = matches!(
+            self.tasks[&server],
+            TaskRecord::Ended(end) if !matches!(end, TaskOutcome::Canceled(_))
+        );
+        self.health.get(&server).filter(|health| counted && health.changed)
+    }
+
+    fn members_of(&self, wave: usize) -> impl Iterator<Item = ServerId> + '_ {
+        self.members.iter().filter(move |(_, member)| **member == wave).map(|(server, _)| *server)
+    }
+
+    fn unhealthy(&self, wave: usize) -> Vec<ServerId> {
+        self.members_of(wave).filter(|server| self.is_unhealthy(*server)).collect()
+    }
+
+    /// How many servers of a wave may be unhealthy.
+    fn tolerated(&self, wave: usize) -> usize {
+        let size = self.waves().get(wave).map_or(0, |(size, _)| *size);
+        let allowed = match self.pace.max_unhealthy {
+            None => 0,
+            Some(Portion::Count(count)) => count as usize,
+            Some(percent) => {
+                let share: usize = percent.to_string().trim_end_matches('%').parse().unwrap_or(0);
+                size * share / 100
+            }
+        };
+        allowed + self.accepted_health.get(&wave).copied().unwrap_or(0)
+    }
+
+    /// The first wave of which too many servers are unhealthy.
+    fn unhealthy_wave(&self) -> Option<usize> {
+        if self.pace.health != HealthMode::Gate {
+            return None;
+        }
+        (0..=self.wave).find(|wave| self.unhealthy(*wave).len() > self.tolerated(*wave))
+    }
+
+    fn waiting_online(&self) -> impl Iterator<Item = ServerId> + '_ {
+        self.order.iter().copied().filter(|server| {
+            matches!(self.tasks[server], TaskRecord::Waiting) && self.online.contains(server)
+        })
+    }
+
+    /// The number of servers to compare with.
+    fn comparable(&self) -> usize {
+        self.waiting_online().count()
+    }
+
+    /// Whether at least a tenth of the unchanged servers have this problem too.
+    fn is_shared(&self, problem: &HealthProblem) -> bool {
+        let has = |server: &ServerId| {
+            let known = self.health.get(server);
+            known.is_some_and(|health| !health.changed && health.problems.contains(problem))
+        };
+        let affected = self.waiting_online().filter(has).count();
+        affected > 0 && affected * 10 >= self.comparable()
+    }
+
+    /// Whether the wave has too many unhealthy servers only because of problems that unchanged
+    /// servers have too.
+    fn is_fleet_wide(&self, wave: usize) -> bool {
+        let own = self.unhealthy(wave).into_iter().filter(|server| {
+            let health = self.changed_health(*server);
+            health.is_some_and(|health| health.problems.iter().any(|it| !self.is_shared(it)))
+        });
+        own.count() <= self.tolerated(wave)
+    }
+
+    /// The measured servers of the current wave, and whether they reported after the soak.
+    fn measured(&self) -> impl Iterator<Item = (&TaskHealth, bool)> {
+        self.members_of(self.wave)
+            .filter_map(|server| self.changed_health(server))
+            .filter(|health| !health.problems.is_empty() || health.not_measured.is_none())
+            .map(|health| (health, health.soaked))
+    }
+
+    /// Whether the current wave needs a proof of its health.
+    fn must_prove_health(&self) -> bool {
+        let changed =
+            |record: TaskRecord| matches!(record, TaskRecord::Ended(TaskOutcome::Succeeded));
+        self.pace.health == HealthMode::Gate
+            && !self.unknown_accepted
+            && self.wave_tasks().any(changed)
+    }
+
+    /// Whether servers have not reported since the soak of the current wave.
+    fn lacks_reports(&self) -> bool {
+        self.must_prove_health()
+            && self.soaks_since.is_some()
+            && self.measured().any(|(_, soaked)| !soaked)
+    }
+
+    fn health_is_unknown(&self) -> bool {
+        if !self.must_prove_health() {
+            return false;
+        }
+        if self.soaks_since.is_none() {
+            return self.measured().count() == 0;
+        }
+        let unproven =
+            self.measured().filter(|(health, soaked)| !health.problems.is_empty() || !soaked);
+        let unproven = unproven.count();
+        self.measured().all(|(_, soaked)| !soaked) || unproven > self.tolerated(self.wave)
+    }
+
+    /// Until when it waits for the reports after the soak, as far as the clock can be trusted.
+    fn last_reports_by(&self, at: Moment) -> Option<Timestamp> {
+        let since = self.soaks_since.filter(|since| !at.jumped_since(*since))?;
+        self.after_grace_period(since.real + self.soak() + LAST_REPORTS, at)
+    }
+
+    fn after_grace_period(&self, due: Timestamp, at: Moment) -> Option<Timestamp> {
+        match self.grace_period {
+            Some(grace) if at.jumped_since(grace.since) => None,
+            Some(grace) => Some(due.max(grace.since.real + grace.patience)),
+            None => Some(due),
+        }
+    }
+
+    /// Whether a halt, a pause or a recovery is due.
+    fn overdue_about_health(&self, at: Moment) -> bool {
+        let Some(wave) = self.unhealthy_wave() else { return self.exceeded_at.is_some() };
+        let Some(since) = self.exceeded_at else { return true };
+        let by = self.after_grace_period(since.real + COMPARISON, at);
+        let compared = !at.jumped_since(since) && by.is_some_and(|by| by <= at.real);
+        self.is_fleet_wide(wave) || self.comparable() == 0 || compared
     }
 
     fn difference(&self, rollout: &Rollout) -> Option<String> {

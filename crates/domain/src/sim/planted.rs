@@ -22,7 +22,7 @@ fn caught_by(planner: Planner) -> Option<u64> {
 
 #[test]
 fn every_planted_fault_is_caught() {
-    assert!(FAULTS.len() >= 60, "{} faults", FAULTS.len());
+    assert!(FAULTS.len() >= 90, "{} faults", FAULTS.len());
     let workers = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
     let missed: Vec<&str> = std::thread::scope(|scope| {
         let parts: Vec<_> = (0..workers)

@@ -29,6 +29,11 @@ impl Rng {
         self.next() % 100 < u64::from(probability)
     }
 
+    /// Returns another generator that depends on this one.
+    pub fn fork(&mut self) -> Rng {
+        Rng(self.next())
+    }
+
     /// Returns a random element.
     pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
         items[(self.next() % items.len() as u64) as usize]

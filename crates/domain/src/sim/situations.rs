@@ -67,10 +67,30 @@ pub enum Situation {
     FleetOutage,
     /// Versions were pinned, and a server had none.
     VersionUnproven,
+    /// More servers of a wave than allowed became unhealthy.
+    HealthExceeded,
+    /// They recovered before the rollout halted.
+    HealthRecovered,
+    /// A rollout halted because its servers are unhealthy since the change.
+    HealthDegraded,
+    /// A rollout halted because the health of a wave is unknown.
+    HealthUnknown,
+    /// A rollout paused because unchanged servers are unhealthy too.
+    FleetWideDegradation,
+    /// A server reported at the end of the soak.
+    SoakReported,
+    /// An agent could not measure the health of its host.
+    NotMeasured,
+    /// An agent is older than the measurement of health.
+    OldAgent,
+    /// An update broke a service.
+    BadUpdate,
+    /// A service broke on the whole fleet.
+    FleetBroken,
 }
 
 impl Situation {
-    pub const ALL: [Situation; 34] = [
+    pub const ALL: [Situation; 44] = [
         Situation::Lost,
         Situation::Repeated,
         Situation::Late,
@@ -105,6 +125,16 @@ impl Situation {
         Situation::Frozen,
         Situation::FleetOutage,
         Situation::VersionUnproven,
+        Situation::HealthExceeded,
+        Situation::HealthRecovered,
+        Situation::HealthDegraded,
+        Situation::HealthUnknown,
+        Situation::FleetWideDegradation,
+        Situation::SoakReported,
+        Situation::NotMeasured,
+        Situation::OldAgent,
+        Situation::BadUpdate,
+        Situation::FleetBroken,
     ];
 }
 

@@ -6,8 +6,9 @@ use jiff::{SignedDuration, Timestamp};
 use vocab::{BatchId, FailureCode, ServerId};
 
 use super::agent::{Agent, Health, Message, OrderId};
-use super::control::{ControlPlane, contradicts};
-use super::faults::pace;
+use super::control::{ControlPlane, HealthReports, contradicts};
+use super::faults::{pace, set_up_hosts, with_health};
+use super::host_health::{Instruments, Unit};
 use super::oracle::Moment;
 use super::rng::Rng;
 use super::situations::Situation;
@@ -19,16 +20,22 @@ use crate::rollout::{
 /// How much later than its deadline something may end.
 const GRACE: SignedDuration = SignedDuration::from_secs(30);
 /// A run that is not finished after this many steps is reported as a violation.
-const STEPS_MAX: u64 = 400_000;
+const STEPS_MAX: u64 = 1_000_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum SimEvent {
     /// A message to the control plane arrives.
-    Up { agent: usize, words: Vec<(OrderId, TaskEvent)>, agent_busy: bool },
+    Up { agent: usize, words: Vec<(OrderId, TaskEvent)>, health: HealthReports, agent_busy: bool },
     /// A message to an agent arrives.
     Down { agent: usize, message: Message },
     /// An agent's regular sync is due.
     Sync { agent: usize },
+    /// The agent syncs because of its watch.
+    WatchSync { agent: usize },
+    /// Services break or recover.
+    HealthChange,
+    /// A service recovers everywhere.
+    Repair { unit: Unit },
     /// The order in progress advances.
     Step { agent: usize, life: u32 },
     /// A crashed agent restarts.
@@ -57,6 +64,8 @@ pub(super) struct World {
     seed: u64,
     mode: Mode,
     pub(super) rng: Rng,
+    /// Decides everything about health.
+    pub(super) health_rng: Rng,
     /// The real time; the control plane's clock is ahead by `skew`.
     pub(super) now: Timestamp,
     pub(super) skew: SignedDuration,
@@ -77,6 +86,8 @@ pub(super) struct World {
     /// When the control plane plans again if nothing triggers it earlier.
     plan_at: Option<Timestamp>,
     pub(super) agents: Vec<Agent>,
+    /// When agents sync because a watch ends.
+    watch_ends: BTreeSet<(usize, Timestamp)>,
     pub(super) removed: BTreeSet<ServerId>,
     /// Rollouts whose failed servers were retried.
     pub(super) retried: BTreeSet<BatchId>,
@@ -94,10 +105,14 @@ impl World {
         let now: Timestamp = "2026-03-01T02:00:00Z".parse().expect("a constant");
         let size = if rng.percent(15) { rng.between(13, 40) } else { rng.between(1, 12) };
         let up_to_date = rng.pick(&[5, 5, 70]);
-        let agents: Vec<_> = (0..size)
+        let mut health_rng = Rng::new(seed ^ 0x6865_616c_7468);
+        let mut agents: Vec<_> = (0..size)
             .map(|number| Agent::new(ServerId::new(now, number as u128), up_to_date))
             .collect();
+        set_up_hosts(&mut agents, &mut health_rng);
         let (first, second) = (pace(&mut rng), pace(&mut rng));
+        let first = with_health(first, &mut health_rng);
+        let second = with_health(second, &mut health_rng);
         // A rollout without a window may wait for a week; agents then sync less often, or the
         // simulation would consist of nothing but syncs.
         let patient = first.window_minutes.is_none() || second.window_minutes.is_none();
@@ -118,6 +133,7 @@ impl World {
             control: ControlPlane::new(sync_seconds, traced),
             control_is_up: true,
             plan_at: None,
+            watch_ends: BTreeSet::new(),
             removed: BTreeSet::new(),
             retried: BTreeSet::new(),
             was_restored: false,
@@ -127,6 +143,7 @@ impl World {
             second_pace: second,
             agents,
             rng,
+            health_rng,
         };
         let starts_in = world.rng.pick(&[0, 0, 30]);
         world.create_rollout(1, first, SignedDuration::from_mins(starts_in));
@@ -165,6 +182,8 @@ impl World {
         self.run_planner();
         self.schedule(SignedDuration::from_mins(1), SimEvent::Fault);
         self.schedule(SignedDuration::from_mins(2), SimEvent::UserAction);
+        let health = SignedDuration::from_mins(self.health_rng.between(3, 60));
+        self.schedule(health, SimEvent::HealthChange);
         let second = SignedDuration::from_mins(self.rng.between(1, 120));
         self.schedule(second, SimEvent::SecondRollout);
     }
@@ -178,12 +197,22 @@ impl World {
                 break;
             }
             if self.report.steps > STEPS_MAX {
-                self.control.violations.push(format!("not finished after {STEPS_MAX} steps"));
+                self.control
+                    .violations
+                    .push(format!("not finished after {STEPS_MAX} steps, at {}", self.now));
                 break;
             }
         }
         self.check_results();
         self.report.starts = self.control.starts;
+        for agent in self.agents.iter().filter(|agent| !agent.effects.is_empty()) {
+            if agent.host.instruments == Instruments::OldAgent {
+                self.control.situations.count(Situation::OldAgent);
+            }
+            if agent.breaks.0 > 0 {
+                self.control.situations.count(Situation::BadUpdate);
+            }
+        }
         self.report.ended =
             self.control.rollouts().filter(|r| r.head().phase.is_ended()).count() as u64;
         self.report.situations = self.control.situations;
@@ -203,13 +232,14 @@ impl World {
 
     fn handle(&mut self, event: SimEvent) {
         match event {
-            SimEvent::Up { agent, words, agent_busy: at_work } => {
-                self.receive_from_agent(agent, &words, at_work);
+            SimEvent::Up { agent, words, health, agent_busy: at_work } => {
+                self.receive_from_agent(agent, &words, &health, at_work);
             }
             SimEvent::Down { agent, message } => {
                 if self.agents[agent].is_reachable() {
                     self.agents[agent].receive(&message);
                     self.plan_step(agent);
+                    self.watch_health(agent, &message);
                 }
             }
             SimEvent::Sync { agent } => {
@@ -218,10 +248,26 @@ impl World {
                     self.schedule(self.sync, SimEvent::Sync { agent });
                 }
             }
+            SimEvent::WatchSync { agent } => self.sync(agent),
+            SimEvent::HealthChange if self.faults_active() => {
+                self.change_health();
+                let next = SignedDuration::from_mins(self.health_rng.between(2, 90));
+                self.schedule(next, SimEvent::HealthChange);
+            }
+            SimEvent::HealthChange => {}
+            SimEvent::Repair { unit } => self.repair(unit),
             SimEvent::Step { agent, life } => {
                 if self.agents[agent].restarts == life {
                     let clock = self.wall();
+                    let was_broken = self.agents[agent].is_broken();
+                    let was_busy = self.agents[agent].is_busy();
                     self.agents[agent].step(&mut self.rng, clock);
+                    if !was_broken && self.agents[agent].is_broken() {
+                        self.update_broke();
+                    }
+                    if was_busy && !self.agents[agent].is_busy() && was_broken {
+                        self.ended_broken();
+                    }
                     self.sync(agent);
                     self.plan_step(agent);
                 }
@@ -272,7 +318,30 @@ impl World {
         if self.agents[agent].is_reachable() && !self.removed.contains(&self.agents[agent].server) {
             let words = self.agents[agent].pending_reports();
             let agent_busy = self.agents[agent].is_busy();
-            self.send(SimEvent::Up { agent, words, agent_busy });
+            let host = &self.agents[agent];
+            let results =
+                words.iter().filter_map(|(id, _)| Some((*id, host.order_health.get(id)?.clone())));
+            let health = HealthReports { results: results.collect(), watch: host.host.pending() };
+            self.send(SimEvent::Up { agent, words, health, agent_busy });
+        }
+    }
+
+    fn watch_health(&mut self, agent: usize, message: &Message) {
+        let clock = self.wall();
+        let host = &mut self.agents[agent].host;
+        if let Some(number) = message.health_ack {
+            host.acknowledge(number);
+        }
+        if host.watch(message.watch, message.sent_at, clock) {
+            self.schedule(SignedDuration::from_secs(1), SimEvent::WatchSync { agent });
+        }
+        // The agent syncs when the watch ends.
+        if let Some(until) = message.watch {
+            let wait = until.duration_since(message.sent_at) + SignedDuration::from_secs(1);
+            self.watch_ends.retain(|(_, end)| *end > self.now);
+            if self.watch_ends.insert((agent, self.now + wait)) {
+                self.schedule(wait, SimEvent::WatchSync { agent });
+            }
         }
     }
 
@@ -280,6 +349,7 @@ impl World {
         &mut self,
         agent: usize,
         words: &[(OrderId, TaskEvent)],
+        health: &HealthReports,
         agent_busy: bool,
     ) {
         let server = self.agents[agent].server;
@@ -287,15 +357,16 @@ impl World {
             return;
         }
         let at = self.moment();
-        let acks = self.control.receive(server, words, agent_busy, at);
+        let acks = self.control.receive(server, words, health, agent_busy, at);
         self.run_planner();
         let mentioned: Vec<OrderId> = words.iter().map(|(id, _)| *id).collect();
-        let message = self.control.message_for(server, Some(&mentioned));
-        self.send(SimEvent::Down { agent, message: Message { acks, ..message } });
+        let message = self.control.message_for(server, Some(&mentioned), at.wall);
+        let health_ack = health.watch.as_ref().map(|(number, _)| *number);
+        self.send(SimEvent::Down { agent, message: Message { acks, health_ack, ..message } });
     }
 
     fn notify_agent(&mut self, agent: usize) {
-        let message = self.control.message_for(self.agents[agent].server, None);
+        let message = self.control.message_for(self.agents[agent].server, None, self.wall());
         self.send(SimEvent::Down { agent, message });
     }
 
@@ -447,6 +518,13 @@ impl World {
             let dropped = verdict == Some(ReportedResult::Withdrawn)
                 && done.outcome == TaskOutcome::Failed(FailureCode::OrderExpired);
             if self.was_restored && dropped {
+                return None;
+            }
+            // Nor does it contain the order that changed the packages, after which the next one
+            // found nothing to do.
+            let repeated =
+                done.outcome == TaskOutcome::NoChange && verdict == Some(ReportedResult::NoChange);
+            if self.was_restored && repeated {
                 return None;
             }
             contradicts(done.outcome, verdict, agent.has_changed_packages(batch)).then(|| {

@@ -35,8 +35,8 @@ use super::{LeaderLease, PresenceSnapshot, WriteLock, log_error, sleep_time, wai
 use service::App;
 use service::audit::Action;
 use service::clock::{ClockWatcher, Stopwatch};
-use service::commands::batches::{emit_phase, record_end, record_task_transition};
-use service::queries::freezes;
+use service::commands::batches::{emit_phase, halt_code, record_end, record_task_transition};
+use service::queries::{freezes, server_health};
 use service::{integrity, pins, record};
 
 /// After this many consecutive write conflicts, the engine waits before it tries again.
@@ -306,6 +306,14 @@ impl Driver {
                     Change::CanaryUnchanged => payload["reason"] = json!("canary_unchanged"),
                     Change::WaveEnded => payload["reason"] = json!("wave_ended"),
                     Change::NextWave => payload["reason"] = json!("next_wave"),
+                    Change::HealthExceeded => payload["reason"] = json!("health_exceeded"),
+                    Change::HealthRecovered => payload["reason"] = json!("health_recovered"),
+                    Change::Halt(reason) => {
+                        payload["reason"] = json!(halt_code(reason).0);
+                        if let Some(detail) = server_health::halt_reason(&mut tx, &row).await? {
+                            payload["message"] = json!(detail);
+                        }
+                    }
                     _ => {}
                 }
                 if matches!(change, Change::WaveEnded | Change::NextWave) {

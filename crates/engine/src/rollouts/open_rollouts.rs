@@ -45,7 +45,7 @@ impl OpenRollout {
     pub(super) fn move_to(&self, server: ServerId, next: TaskStatus) -> StateChange {
         let seen = self.tasks.get(&server).map_or(0, |task| task.generation);
         let from = self.rollout.task_status(server).unwrap_or(TaskStatus::Waiting);
-        StateChange { server_id: server, from, seen, next, result: None }
+        StateChange { server_id: server, from, seen, next, result: None, health: None }
     }
 
     /// Returns the stored row of a task, as far as this process knows it.
@@ -60,6 +60,7 @@ impl OpenRollout {
             generation: task.generation,
             revision: self.revision,
             seal: store::seals::SealCode::default(),
+            health: None,
         })
     }
 }
@@ -298,6 +299,7 @@ impl OpenRollouts {
         live.row = row;
         for target in &rows {
             live.rollout.load_task(target.server_id, target.target);
+            live.rollout.set_health(target.server_id, target.health.clone().map(Arc::new));
             if let Some(task) = live.tasks.get_mut(&target.server_id) {
                 // A task whose order was given back gets a new task id.
                 (task.generation, task.id) = (target.generation, target.task_id);

@@ -14,6 +14,7 @@ mod automatic_feeds;
 mod clocks;
 mod daily_stats;
 mod feeds;
+mod health;
 mod interruptions;
 mod key_rotation;
 mod notifications;

@@ -32,6 +32,7 @@ async fn succeed(world: &World, agent: &mut Agent, order: TaskId, changes: &[Pac
 async fn pinned_order(agent: &mut Agent) -> (TaskId, InstallVersions) {
     let order = agent.wait_for_order().await;
     let Work::InstallVersions(versions) = order.work else { panic!("{:?}", order.work) };
+    assert!(versions.install.health, "the order asks for the health");
     (order.id, versions)
 }
 

@@ -154,14 +154,16 @@ pub(crate) async fn finish(
     let busy = row.target.apply(TaskEvent::Offered { wave: 1 }, now).unwrap();
     let busy = busy.apply(TaskEvent::Reached(Stage::Installing), now).unwrap();
     let (from, seen) = (row.target, row.generation);
-    let started = StateChange { server_id: server, from, seen, next: busy, result: None };
+    let started =
+        StateChange { server_id: server, from, seen, next: busy, result: None, health: None };
     assert_eq!(rollout_tasks::claim(&mut tx, id, &[started]).await.unwrap(), [server]);
     let next = busy.apply(TaskEvent::Reported(verdict), now).unwrap();
     let report = json!({"order_id": row.task_id, "outcome": "succeeded", "message": "done",
         "packages": [{"name": "openssl", "from": "1.0", "to": "1.1"}], "reboot_needed": true,
         "reboot_seconds": 40, "exit": 0, "started_at": now, "finished_at": now});
     let (from, seen) = (busy, seen + 1);
-    let done = StateChange { server_id: server, from, seen, next, result: Some(report) };
+    let done =
+        StateChange { server_id: server, from, seen, next, result: Some(report), health: None };
     rollout_tasks::save(&mut tx, id, &[done]).await.unwrap();
     tx.commit().await.unwrap();
 }
@@ -179,6 +181,7 @@ pub(crate) async fn cancel_tasks(service: &Service, batch: &str) {
             seen: row.generation,
             next: row.target.apply(TaskEvent::Canceled, service.clock.now()).unwrap(),
             result: None,
+            health: None,
         })
         .collect();
     rollout_tasks::save(&mut tx, id, &canceled).await.unwrap();

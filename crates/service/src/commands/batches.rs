@@ -3,10 +3,11 @@
 
 use async_recursion::async_recursion as boxed;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use domain::rollout::{
-    Change, EndedTask, Phase, Plan, RetryError, Rollout, RolloutOutcome, TaskEvent, TaskOutcome,
-    TaskStatus, plan,
+    Change, EndedTask, HaltReason, Phase, Plan, RetryError, Rollout, RolloutOutcome, TaskEvent,
+    TaskOutcome, TaskStatus, plan,
 };
 use jiff::Timestamp;
 use serde_json::json;
@@ -15,6 +16,7 @@ use store::rollouts::{self, phase_name};
 use store::server_list::{self, Filter};
 use store::{Conn, StoreError, Topic, Tx, refreshes, runs};
 use vocab::{BatchId, Line, OrgId, Role, RunId, ServerId, TaskId};
+use wire::v1::HaltCode;
 
 use crate::audit::Action;
 use crate::batch_name::BatchServers;
@@ -337,13 +339,13 @@ async fn change(
         if change != Change::Cancel && !integrity::is_authentic(&app.db, &seen) {
             return Err(integrity::tampered_error("batch"));
         }
-        // Only resuming a halted batch needs the tasks: it accepts the failures counted in them.
+        // Only resuming a halted batch needs the tasks: it accepts the failures and the health of
+        // their servers.
         let targets = match (seen.head.phase, change) {
             (Phase::Halted(_), Change::Resume) => rollout_tasks::all(&mut tx, id).await?,
             _ => Vec::new(),
         };
-        let stands = targets.into_iter().map(|row| (row.server_id, row.target));
-        let mut rollout = Rollout::restore(seen.head.clone(), stands);
+        let mut rollout = restore_rollout(&seen, &targets);
         if let Some(shown) = shown {
             let halted = matches!(seen.head.phase, Phase::Halted(_));
             let failures = rollout.counts().failures();
@@ -490,7 +492,7 @@ pub async fn cancel_tasks_of_removed_server(
     for row in rollout_tasks::unfinished_by_server(tx, server).await? {
         let Ok(next) = row.target.apply(TaskEvent::ServerRemoved, now) else { continue };
         let (from, seen) = (row.target, row.generation);
-        let to = StateChange { server_id: server, from, seen, next, result: None };
+        let to = StateChange { server_id: server, from, seen, next, result: None, health: None };
         rollout_tasks::save(tx, row.rollout_id, &[to]).await?;
         record_task_transition(tx, org, &row, next, None, now);
     }
@@ -553,6 +555,17 @@ pub async fn correct_end(tx: &mut Tx, id: BatchId, now: Timestamp) -> store::Res
     record_end(tx, &seen, end, ended_at, now).await
 }
 
+/// The name of the reason for a halt in events, and the wave that it is about.
+pub fn halt_code(reason: HaltReason) -> (HaltCode, Option<u32>) {
+    match reason {
+        HaltReason::CanaryFailed => (HaltCode::CanaryFailed, None),
+        HaltReason::TooManyFailures => (HaltCode::TooManyFailures, None),
+        HaltReason::HealthDegraded { wave } => (HaltCode::HealthDegraded, Some(wave)),
+        HaltReason::HealthUnknown { wave } => (HaltCode::HealthUnknown, Some(wave)),
+        HaltReason::FleetWideDegradation { wave } => (HaltCode::FleetWideDegradation, Some(wave)),
+    }
+}
+
 /// Emits the event of a rollout that changed its phase from `before` and has not ended.
 pub fn emit_phase(
     tx: &mut Tx,
@@ -563,7 +576,11 @@ pub fn emit_phase(
     mut data: serde_json::Value,
 ) {
     if let Phase::Halted(reason) = row.head.phase {
-        data["reason"] = json!(reason);
+        let (code, wave) = halt_code(reason);
+        data["reason"] = json!(code);
+        if let Some(wave) = wave {
+            data["wave"] = json!(wave);
+        }
     }
     if row.head.phase == Phase::AwaitingApproval {
         data["wave"] = json!(row.head.waves.number());
@@ -574,7 +591,9 @@ pub fn emit_phase(
         (Phase::Paused | Phase::Halted(_), Phase::Scheduled | Phase::Running) => {
             EventKind::BatchResumed
         }
-        (_, Phase::Paused) => EventKind::BatchPaused,
+        (_, Phase::Paused | Phase::Halted(HaltReason::FleetWideDegradation { .. })) => {
+            EventKind::BatchPaused
+        }
         (_, Phase::Halted(_)) => EventKind::BatchHalted,
         (_, Phase::AwaitingApproval) => EventKind::BatchAwaitingApproval,
         (_, Phase::Canceling) => EventKind::BatchCanceled,
@@ -608,5 +627,10 @@ pub async fn record_end(
 }
 
 pub fn restore_rollout(row: &rollouts::Rollout, targets: &[TaskRow]) -> Rollout {
-    Rollout::restore(row.head.clone(), targets.iter().map(|row| (row.server_id, row.target)))
+    let tasks = targets.iter().map(|row| (row.server_id, row.target));
+    let mut rollout = Rollout::restore(row.head.clone(), tasks);
+    for target in targets.iter().filter(|target| target.health.is_some()) {
+        rollout.set_health(target.server_id, target.health.clone().map(Arc::new));
+    }
+    rollout
 }

@@ -13,6 +13,7 @@ pub mod reports;
 pub mod restore;
 pub mod runs;
 pub mod schedules;
+pub mod server_health;
 pub mod servers;
 pub mod setup;
 pub mod suppressions;

@@ -5,19 +5,20 @@
 use async_recursion::async_recursion as boxed;
 use std::collections::{BTreeMap, BTreeSet};
 
-use domain::rollout::{Phase, ReportedResult, TaskEvent, TaskStatus};
+use domain::rollout::{Phase, ReportedResult, TaskEvent, TaskHealth, TaskStatus};
 use jiff::Timestamp;
 use serde_json::json;
 use store::refreshes::{self, RefreshState};
 use store::rollout_tasks::{self, StateChange, TaskResult, TaskRow};
 use store::{StoreError, Tx, rollouts};
 use vocab::{BatchId, FailureCode, OrgId, ServerId, TaskId};
-use wire::agent::{OrderProgress, OrderResult, Outcome};
+use wire::agent::{HealthReport, OrderProgress, OrderResult, Outcome};
 
 use crate::audit::Action;
 use crate::clock::random_u128;
 use crate::commands::batches::{correct_end, record_task_transition};
 use crate::commands::refreshes as refresh;
+use crate::commands::server_health::{self, TaskRef, WatchReport, store_watch_reports};
 use crate::{EventKind, emit, record};
 
 /// A task with more state changes than this is assumed to be in a loop.
@@ -36,6 +37,8 @@ pub struct AgentReports<'a> {
     pub reporter: Reporter,
     pub progress: &'a [OrderProgress],
     pub results: &'a [OrderResult],
+    /// From the watch of its host's health.
+    pub health: Option<&'a HealthReport>,
     pub now: Timestamp,
 }
 
@@ -47,7 +50,7 @@ pub async fn store_all(tx: &mut Tx, agent_reports: &[AgentReports<'_>]) -> store
     let mut standings = TaskStates::read(tx, agent_reports).await?;
     let mut corrected = BTreeSet::new();
     let mut dropped = Vec::new();
-    for AgentReports { reporter, progress, results, now } in agent_reports {
+    for AgentReports { reporter, progress, results, now, .. } in agent_reports {
         for step in *progress {
             if let (Some(stage), Some(standing)) =
                 (step.stage, standings.get_mut(*reporter, step.order_id))
@@ -72,8 +75,13 @@ pub async fn store_all(tx: &mut Tx, agent_reports: &[AgentReports<'_>]) -> store
                 }
                 TaskStatus::Waiting | TaskStatus::Busy(_) => count_finished(result),
             }
-            let report = stored_report(result);
-            standing.apply(tx, *reporter, TaskEvent::Reported(to_verdict(result)), report, *now);
+            standing.apply(
+                tx,
+                *reporter,
+                TaskEvent::Reported(to_verdict(result)),
+                Some(result),
+                *now,
+            );
         }
     }
     for (rollout, moves) in standings.into_moves() {
@@ -81,6 +89,14 @@ pub async fn store_all(tx: &mut Tx, agent_reports: &[AgentReports<'_>]) -> store
     }
     for (who, told, now) in dropped {
         store_result(tx, who, told, now).await?;
+    }
+    let watched = agent_reports.iter().filter_map(|part| {
+        let report = part.health?;
+        Some(WatchReport { reporter: part.reporter, report, now: part.now })
+    });
+    let watched: Vec<WatchReport<'_>> = watched.collect();
+    if !watched.is_empty() {
+        store_watch_reports(tx, &watched).await?;
     }
     for (rollout, now) in corrected {
         correct_end(tx, rollout, now).await?;
@@ -95,6 +111,7 @@ struct TaskState {
     seen: TaskResult,
     status: TaskStatus,
     result: Option<serde_json::Value>,
+    health: Option<TaskHealth>,
 }
 
 impl TaskStates {
@@ -108,7 +125,7 @@ impl TaskStates {
         let mut standings = BTreeMap::new();
         for (org, tasks) in tasks {
             for seen in rollout_tasks::get_all(tx, org, &tasks).await? {
-                let standing = TaskState { status: seen.target, result: None, seen };
+                let standing = TaskState { status: seen.target, result: None, health: None, seen };
                 standings.insert(standing.seen.task_id, standing);
             }
         }
@@ -123,7 +140,7 @@ impl TaskStates {
     /// The changes by rollout, in the order in which all code locks rollouts.
     fn into_moves(self) -> BTreeMap<BatchId, Vec<StateChange>> {
         let mut moves: BTreeMap<BatchId, Vec<StateChange>> = BTreeMap::new();
-        for TaskState { seen, status: target, result } in self.0.into_values() {
+        for TaskState { seen, status: target, result, health } in self.0.into_values() {
             if target != seen.target {
                 let to = StateChange {
                     server_id: seen.server_id,
@@ -131,6 +148,7 @@ impl TaskStates {
                     seen: seen.generation,
                     next: target,
                     result,
+                    health,
                 };
                 moves.entry(seen.rollout_id).or_default().push(to);
             }
@@ -145,7 +163,7 @@ impl TaskState {
         tx: &mut Tx,
         reporter: Reporter,
         event: TaskEvent,
-        result: Option<serde_json::Value>,
+        result: Option<&OrderResult>,
         now: Timestamp,
     ) {
         // Every report of an agent is a valid event; see `domain::rollout::TaskStatus`.
@@ -156,7 +174,19 @@ impl TaskState {
         let from = TaskResult { target: self.status, ..self.seen.clone() };
         record_task_transition(tx, reporter.org, &to_target_row(&from), next, None, now);
         self.status = next;
-        self.result = result.or(self.result.take());
+        let report = result.and_then(stored_report);
+        self.result = report.or(self.result.take());
+        let health = result.and_then(|result| server_health::from_result(result, now));
+        if let Some(health) = health {
+            let task = TaskRef {
+                wave: next.wave(),
+                result: self.result.as_ref(),
+                ..TaskRef::from(&self.seen)
+            };
+            let before = self.health.as_ref().or(self.seen.health.as_ref());
+            server_health::emit_degraded(tx, reporter.org, &task, before, &health, now);
+            self.health = Some(health);
+        }
     }
 }
 
@@ -170,6 +200,7 @@ fn to_target_row(seen: &TaskResult) -> TaskRow {
         generation: seen.generation,
         revision: 0,
         seal: seen.seal.clone(),
+        health: seen.health.clone(),
     }
 }
 
@@ -201,8 +232,7 @@ pub async fn store_result(
         return finish_refresh(tx, reporter, result, now).await;
     };
     let event = TaskEvent::Reported(to_verdict(result));
-    let report = stored_report(result);
-    save_event(tx, reporter, &seen, event, report, now).await?;
+    save_event(tx, reporter, &seen, event, Some(result), now).await?;
     if !matches!(seen.target, TaskStatus::Done(_)) {
         count_finished(result);
     }
@@ -282,7 +312,7 @@ async fn save_event(
     reporter: Reporter,
     seen: &TaskResult,
     event: TaskEvent,
-    result: Option<serde_json::Value>,
+    result: Option<&OrderResult>,
     now: Timestamp,
 ) -> store::Result<()> {
     // The meaning of a withdrawn order depends on the rollout's phase.
@@ -295,16 +325,23 @@ async fn save_event(
     if next == seen.target {
         return Ok(());
     }
-    let message = result.as_ref().and_then(|result| result["message"].as_str()).map(str::to_owned);
-    let from = seen.target;
-    let to = StateChange { server_id: reporter.server, from, seen: seen.generation, next, result };
+    let message = result.and_then(|result| result.message.as_ref());
+    let health = result.and_then(|result| server_health::from_result(result, now));
+    let result = result.and_then(stored_report);
+    if let Some(health) = &health {
+        let task = TaskRef { wave: next.wave(), result: result.as_ref(), ..TaskRef::from(seen) };
+        let before = seen.health.as_ref();
+        server_health::emit_degraded(tx, reporter.org, &task, before, health, now);
+    }
+    let (server_id, from, generation) = (reporter.server, seen.target, seen.generation);
+    let to = StateChange { server_id, from, seen: generation, next, result, health };
     rollout_tasks::save(tx, seen.rollout_id, &[to]).await?;
     // A task whose seal does not verify keeps its id and is never sent again.
     if next == TaskStatus::Waiting && tx.is_authentic(seen) {
         let another = TaskId::new(now, random_u128());
         rollout_tasks::set_task_id(tx, seen, another).await?;
     }
-    let message = message.as_deref();
+    let message = message.map(vocab::Line::as_str);
     record_task_transition(tx, reporter.org, &to_target_row(seen), next, message, now);
     Ok(())
 }

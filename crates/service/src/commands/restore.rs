@@ -86,7 +86,7 @@ async fn cancel_open_batches(tx: &mut Tx, now: Timestamp) -> store::Result<usize
             }
             record_task_transition(tx, seen.org_id, &row, next, None, now);
             let (server_id, from, seen) = (row.server_id, row.target, row.generation);
-            moves.push(StateChange { server_id, from, seen, next, result: None });
+            moves.push(StateChange { server_id, from, seen, next, result: None, health: None });
         }
         if !moves.is_empty() {
             rollout_tasks::save(tx, *id, &moves).await?;

@@ -8,7 +8,7 @@ use store::{Conn, Page, Paged, StoreError, rollout_tasks, rollouts, runs};
 use vocab::{BatchId, Line, ServerId};
 use wire::v1::{Batch, BatchState};
 
-use super::{Scope, convert, tasks};
+use super::{Scope, convert, server_health, tasks};
 use crate::{App, Result, ServiceError};
 
 /// The states of a batch, as the API names them. Those of unfinished batches come first.
@@ -149,6 +149,10 @@ async fn summarize(conn: &mut Conn, row: rollouts::Rollout) -> Result<Batch> {
         None => None,
     };
     let phase = row.head.phase;
+    let halt_reason = match server_health::halt_reason(conn, &row).await? {
+        Some(reason) => Some(reason),
+        None => convert::halt_reason(phase),
+    };
     let started = !matches!(phase, Phase::Scheduled);
     let mut warnings = convert::warnings(&options, u64::from(row.total));
     if row.head.canary_unchanged {
@@ -158,7 +162,8 @@ async fn summarize(conn: &mut Conn, row: rollouts::Rollout) -> Result<Batch> {
         id: row.id,
         name: Line::sanitize(&row.name),
         state: convert::batch_state(phase),
-        halt_reason: convert::halt_reason(phase),
+        halt_reason,
+        halt_code: convert::halt_code(phase),
         origin: convert::origin(&row.origin),
         started_by: Some(row.started_by),
         schedule_id,

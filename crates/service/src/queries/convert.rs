@@ -20,13 +20,15 @@ use store::rollout_tasks::TaskResult as StoredTask;
 use store::rollouts::WaveCounts as StoredWaveCounts;
 use store::runs;
 use vocab::{
-    Environment, Exposure, FailureCode, FixState, Hostname, Line, Severity, Stage, Status,
+    Environment, Exposure, FailureCode, FixState, HealthMode, Hostname, Line, Severity, Stage,
+    Status,
 };
 use wire::agent::{AgentUpgrade, is_older_version};
 use wire::v1::{
-    Activity, BatchState, BatchWave, BatchWaveState, CveState, Fix, OldCode, Options, Origin,
-    PackageChange, PatchVersion, Progress, Reboot, RunState, SeverityCounts, Summary, Suppressed,
-    Task, TaskResult, TaskState, Trigger, UnassessedPackage, WaitingFor, WaveCounts,
+    Activity, BatchState, BatchWave, BatchWaveState, CveState, Fix, HaltCode, HealthProblem,
+    OldCode, Options, Origin, PackageChange, PatchVersion, Progress, Reboot, RunState,
+    SeverityCounts, Summary, Suppressed, Task, TaskHealth, TaskResult, TaskState, Trigger,
+    UnassessedPackage, WaitingFor, WaveCounts, WaveHealth,
 };
 
 use super::tasks::TaskSpan;
@@ -238,6 +240,8 @@ pub fn options(options: &PatchOptions) -> Options {
         window_minutes: pace.window_minutes,
         override_freeze: pace.override_freeze,
         pin_versions: pace.pin_versions,
+        health: pace.health,
+        max_unhealthy: pace.max_unhealthy.unwrap_or(vocab::Portion::Count(0)),
         dry_run: order.dry_run,
     }
 }
@@ -245,6 +249,14 @@ pub fn options(options: &PatchOptions) -> Options {
 /// Warnings about a pace that probably does not have the intended effect for this number of
 /// servers.
 pub fn warnings(options: &PatchOptions, servers: u64) -> Vec<String> {
+    let mut warnings = window_warnings(options, servers);
+    if options.pace.max_unhealthy.is_some() && options.pace.health != HealthMode::Gate {
+        warnings.push("`max_unhealthy` has no effect without `health: gate`".to_owned());
+    }
+    warnings
+}
+
+fn window_warnings(options: &PatchOptions, servers: u64) -> Vec<String> {
     let total = u32::try_from(servers).unwrap_or(u32::MAX);
     let (span, Some(window)) = (options.pace.min_duration(total), options.pace.window_minutes)
     else {
@@ -269,7 +281,9 @@ pub fn batch_state(phase: Phase) -> BatchState {
         Phase::Scheduled => BatchState::Scheduled,
         Phase::Running => BatchState::Running,
         Phase::AwaitingApproval => BatchState::AwaitingApproval,
-        Phase::Paused => BatchState::Paused,
+        Phase::Paused | Phase::Halted(HaltReason::FleetWideDegradation { .. }) => {
+            BatchState::Paused
+        }
         Phase::Halted(_) => BatchState::Halted,
         Phase::Canceling => BatchState::Canceling,
         Phase::Ended(RolloutOutcome::Succeeded) => BatchState::Succeeded,
@@ -286,6 +300,24 @@ pub fn halt_reason(phase: Phase) -> Option<String> {
         Phase::Halted(HaltReason::TooManyFailures) => {
             Some("the failure limit (`max_failures`) was reached".into())
         }
+        // `server_health::halt_reason` names the servers.
+        Phase::Halted(
+            HaltReason::HealthDegraded { .. }
+            | HaltReason::HealthUnknown { .. }
+            | HaltReason::FleetWideDegradation { .. },
+        )
+        | Phase::Scheduled
+        | Phase::Running
+        | Phase::AwaitingApproval
+        | Phase::Paused
+        | Phase::Canceling
+        | Phase::Ended(_) => None,
+    }
+}
+
+pub fn halt_code(phase: Phase) -> Option<HaltCode> {
+    match phase {
+        Phase::Halted(reason) => Some(crate::commands::batches::halt_code(reason).0),
         Phase::Scheduled
         | Phase::Running
         | Phase::AwaitingApproval
@@ -293,6 +325,24 @@ pub fn halt_reason(phase: Phase) -> Option<String> {
         | Phase::Canceling
         | Phase::Ended(_) => None,
     }
+}
+
+/// The last known health of a task's server.
+fn task_health(row: &StoredTask) -> Option<TaskHealth> {
+    let health = row.health.as_ref()?;
+    let problem = |problem: &domain::rollout::HealthProblem| HealthProblem {
+        kind: problem.kind,
+        name: problem.name.clone(),
+        description: super::server_health::describe_problem(problem),
+    };
+    Some(TaskHealth {
+        state: health.state,
+        problems: health.problems.iter().map(problem).collect(),
+        not_measured: health.not_measured.clone(),
+        after_change: health.changed,
+        after_soak: health.soaked,
+        reported_at: health.reported_at,
+    })
 }
 
 /// The waves of a batch over `total` servers.
@@ -331,6 +381,8 @@ pub fn waves(head: &RolloutHead, total: u32, counts: &StoredWaveCounts) -> Vec<B
             approved_at: approval.map(|approval| approval.at),
             comment: approval.and_then(|approval| approval.comment.clone()),
             servers: counts.get(&number).map(wave_counts).unwrap_or_default(),
+            health: counts.get(&number).map(wave_health).unwrap_or_default(),
+            max_unhealthy: wave.unhealthy,
         }
     };
     (0_u32..).zip(limits.waves()).map(of_wave).collect()
@@ -345,6 +397,15 @@ fn wave_counts(counts: &BTreeMap<String, u64>) -> WaveCounts {
         failed: count("failed") + count("timed_out"),
         skipped: count("skipped") + count("canceled"),
     }
+}
+
+fn wave_health(counts: &BTreeMap<String, u64>) -> WaveHealth {
+    let count = |word: &str| counts.get(word).map_or(0, |n| u32::try_from(*n).unwrap_or(u32::MAX));
+    let (healthy, degraded) = (count("health.healthy"), count("health.degraded"));
+    let not_measured = count("health.not_measured");
+    let changed = count("succeeded");
+    let known = healthy + degraded + not_measured;
+    WaveHealth { healthy, degraded, not_measured, unknown: changed.saturating_sub(known) }
 }
 
 /// The interface through which a batch was created.
@@ -412,6 +473,7 @@ pub fn task(
             .flatten()
             .and_then(waiting_for),
         wave: Some(row.target.wave()).filter(|wave| *wave > 0),
+        health: task_health(&row),
         deadline_at,
         started_at,
         finished_at,
@@ -466,6 +528,7 @@ fn waiting_for(wait_reason: WaitReason) -> Option<WaitingFor> {
         WaitReason::Canary => Some(WaitingFor::Canary),
         WaitReason::Stagger { .. } => Some(WaitingFor::Stagger),
         WaitReason::Wave => Some(WaitingFor::Wave),
+        WaitReason::Health => Some(WaitingFor::Health),
         WaitReason::Soak { .. } => Some(WaitingFor::Soak),
         WaitReason::Approval => Some(WaitingFor::Approval),
         WaitReason::Freeze { .. } => Some(WaitingFor::Freeze),

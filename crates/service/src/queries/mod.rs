@@ -24,6 +24,7 @@ pub mod patches;
 pub mod policies;
 pub mod preview;
 pub mod schedules;
+pub mod server_health;
 pub mod servers;
 pub mod summary;
 pub mod suppressions;

@@ -9,7 +9,8 @@ use domain::rollout::Pace;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 use vocab::{
-    Cron, Line, Portion, RebootPolicy, Selector, SelectorError, ServerId, Severity, Wave, Zone,
+    Cron, HealthMode, Line, Portion, RebootPolicy, Selector, SelectorError, ServerId, Severity,
+    Wave, Zone,
 };
 use wire::v1::{
     FreezeRequest, OptionsRequest, PolicyMatchRequest, PolicyRequest, PolicyRuleRequest,
@@ -305,6 +306,11 @@ pub fn options(errors: &mut ValidationErrors, at: &str, requested: OptionsReques
     if let Some(Err(error)) = requested.max_failures.map(vocab::Portion::at_least_one) {
         errors.add(&format!("{at}/max_failures"), "out_of_range", error);
     }
+    let health = requested.health.as_deref().and_then(|text| {
+        errors.parse::<HealthMode>(&format!("{at}/health"), "invalid_health_mode", text)
+    });
+    let health = health.unwrap_or_default();
+    let max_unhealthy = requested.max_unhealthy.filter(|limit| *limit != Portion::Count(0));
     let canary = requested.canary.filter(|canary| *canary != Portion::Count(0));
     let waves = waves(errors, at, requested.waves.unwrap_or_default());
     if canary.is_some() && !waves.is_empty() {
@@ -338,6 +344,8 @@ pub fn options(errors: &mut ValidationErrors, at: &str, requested: OptionsReques
             window_minutes,
             override_freeze,
             pin_versions,
+            health,
+            max_unhealthy,
         },
     }
 }

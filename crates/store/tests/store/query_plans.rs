@@ -4,7 +4,9 @@
 //! These tests call the store's functions on tables with some rows and fresh statistics, and ask
 //! the database to explain the recorded SQL. `server_filters` checks that the results are right.
 
-use domain::rollout::{ActiveTask, Pace, Phase, RolloutHead, TaskStatus, WaveProgress};
+use domain::rollout::{
+    ActiveTask, HealthProgress, Pace, Phase, RolloutHead, TaskStatus, WaveProgress,
+};
 use sqlx::AssertSqlSafe;
 use store::audit::{self, EntryKey};
 use store::findings::{CveChange, WithSuppressed};
@@ -90,6 +92,7 @@ fn busy(server: ServerId) -> rollout_tasks::StateChange {
         seen: 1,
         next,
         result: None,
+        health: None,
     }
 }
 
@@ -118,6 +121,7 @@ async fn fill(db: &Db) -> (OrgId, vocab::BatchId) {
             expected: None,
             canary_unchanged: false,
             waves: WaveProgress::default(),
+            health: HealthProgress::default(),
             clock: at(0),
         },
         options: serde_json::json!({}),

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use domain::rollout::{
-    ActiveTask, EndedTask, Pace, Phase, RolloutHead, RolloutOutcome, TaskEvent, TaskOutcome,
-    TaskStatus, WaveProgress,
+    ActiveTask, EndedTask, HealthProgress, Pace, Phase, RolloutHead, RolloutOutcome, TaskEvent,
+    TaskOutcome, TaskStatus, WaveProgress,
 };
 use serde_json::json;
 use store::rollout_tasks::{self, StateChange};
@@ -34,6 +34,7 @@ fn rollout(org_id: OrgId, n: u32) -> Rollout {
             expected: None,
             canary_unchanged: false,
             waves: WaveProgress::default(),
+            health: HealthProgress::default(),
             clock: at(0),
         },
         options: json!({"packages": ["openssl"]}),
@@ -76,7 +77,7 @@ pub(crate) fn done(outcome: TaskOutcome) -> TaskStatus {
 /// The first state change of a server, from waiting, or the second, from dispatched.
 pub(crate) fn step(server: u32, seen: i64, next: TaskStatus) -> StateChange {
     let from = if seen == 1 { TaskStatus::Waiting } else { busy(Stage::Dispatched, 60) };
-    StateChange { server_id: nth!(ServerId, server), from, seen, next, result: None }
+    StateChange { server_id: nth!(ServerId, server), from, seen, next, result: None, health: None }
 }
 
 /// The number of tasks per state. Checks that the stored counts equal the actual ones.
@@ -218,7 +219,14 @@ async fn stored_rollout_resumes_where_it_stopped(db: Db) {
     let next =
         planned.apply_event(rows[0].server_id, TaskEvent::Offered { wave: 1 }, at(5)).unwrap();
     let from = TaskStatus::Waiting;
-    let offer = StateChange { server_id: rows[0].server_id, from, seen: 1, next, result: None };
+    let offer = StateChange {
+        server_id: rows[0].server_id,
+        from,
+        seen: 1,
+        next,
+        result: None,
+        health: None,
+    };
     assert_eq!(rollout_tasks::claim(&mut tx, id, &[offer]).await.unwrap(), [rows[0].server_id]);
     rollouts::save_head(&mut tx, &stored, planned.head(), None).await.unwrap();
     tx.commit().await.unwrap();

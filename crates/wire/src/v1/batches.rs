@@ -2,7 +2,10 @@
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use vocab::{BatchId, FailureCode, Hostname, Line, RunId, ScheduleId, ServerId, TaskId};
+use vocab::{
+    BatchId, FailureCode, HealthProblemKind, HealthState, Hostname, Line, RunId, ScheduleId,
+    ServerId, TaskId,
+};
 
 use super::Options;
 use super::options::{takes_options, with_options};
@@ -42,8 +45,11 @@ pub struct Batch {
     pub name: Line,
     /// State.
     pub state: BatchState,
-    /// Why the batch halted.
+    /// Why the batch halted, or why it paused by itself.
     pub halt_reason: Option<String>,
+    /// The same as a code; null if a user paused it.
+    #[serde(default)]
+    pub halt_code: Option<HaltCode>,
     /// How it was created.
     pub origin: Origin,
     /// ID of the API key or user that created it.
@@ -74,6 +80,25 @@ pub struct Batch {
     pub warnings: Vec<String>,
 }
 
+/// Why a batch halted or paused by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum HaltCode {
+    /// A canary server failed.
+    CanaryFailed,
+    /// The number of failed servers reached `max_failures`.
+    TooManyFailures,
+    /// More servers of a wave than `max_unhealthy` are worse than before their updates.
+    HealthDegraded,
+    /// It is unknown whether a wave is healthy: no server of it could be measured, or too few
+    /// reported at the end of the soak.
+    HealthUnknown,
+    /// Servers that were not changed have the same problems as those that were. The batch is
+    /// paused.
+    FleetWideDegradation,
+}
+
 /// State of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -85,9 +110,9 @@ pub enum BatchState {
     Running,
     /// Its next wave needs an approval.
     AwaitingApproval,
-    /// A user paused it.
+    /// A user paused it, or it paused because of a problem of the whole fleet.
     Paused,
-    /// It stopped because of the failure limit or a failed canary.
+    /// It stopped because of the failure limit, a failed canary, or the health of its servers.
     Halted,
     /// It was canceled; servers in progress finish.
     Canceling,
@@ -127,6 +152,26 @@ pub struct BatchWave {
     pub comment: Option<String>,
     /// Servers of this wave so far.
     pub servers: WaveCounts,
+    /// Changed servers of this wave so far, by health.
+    #[serde(default)]
+    pub health: WaveHealth,
+    /// Number of servers that may become unhealthy, with `health: gate`.
+    #[serde(default)]
+    pub max_unhealthy: u32,
+}
+
+/// The number of changed servers of a wave, by health.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct WaveHealth {
+    /// Nothing is worse than before.
+    pub healthy: u32,
+    /// Something is worse than before.
+    pub degraded: u32,
+    /// The agent could not measure it.
+    pub not_measured: u32,
+    /// The agent did not report it.
+    pub unknown: u32,
 }
 
 /// State of a wave.
@@ -234,6 +279,9 @@ pub struct Task {
     /// Number of the wave in which it started.
     #[serde(default)]
     pub wave: Option<u32>,
+    /// Last known health of the server; null if it is unknown.
+    #[serde(default)]
+    pub health: Option<TaskHealth>,
     /// When the current state times out.
     pub deadline_at: Option<Timestamp>,
     /// When it started.
@@ -249,6 +297,37 @@ impl Task {
     pub fn name(&self) -> &str {
         self.display_name.as_ref().map_or(self.hostname.as_str(), Line::as_str)
     }
+}
+
+/// Last known health of a server in a batch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TaskHealth {
+    /// State.
+    pub state: HealthState,
+    /// What is worse than before.
+    pub problems: Vec<HealthProblem>,
+    /// Why the agent could not measure it.
+    pub not_measured: Option<Line>,
+    /// Whether it compares with the time before the change. Otherwise the server waits, and it
+    /// compares with the beginning of the watch.
+    pub after_change: bool,
+    /// Whether it was reported after the soak of its wave.
+    pub after_soak: bool,
+    /// When the service received it.
+    pub reported_at: Timestamp,
+}
+
+/// Something that is worse than before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct HealthProblem {
+    /// Kind.
+    pub kind: HealthProblemKind,
+    /// The unit, the port (`tcp/80`), or the hook.
+    pub name: Line,
+    /// The problem in words: `nginx.service failed`.
+    pub description: String,
 }
 
 /// State of a task.
@@ -311,6 +390,8 @@ pub enum WaitingFor {
     Approval,
     /// The freeze of the server to end.
     Freeze,
+    /// Reports about the health of the servers that were changed.
+    Health,
 }
 
 impl WaitingFor {
@@ -326,6 +407,7 @@ impl WaitingFor {
             WaitingFor::Soak => "the end of the soak",
             WaitingFor::Approval => "an approval",
             WaitingFor::Freeze => "the end of a freeze",
+            WaitingFor::Health => "reports about health",
         }
     }
 }

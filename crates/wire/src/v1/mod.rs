@@ -35,9 +35,9 @@ pub use audit::{
     AuditEntry, AuditEntryList, AuditMeta, AuditSubject, AuditVerification, VerifyAudit,
 };
 pub use batches::{
-    Batch, BatchState, BatchWave, BatchWaveState, CreateBatch, Decision, NewerVersion, Origin,
-    PackageChange, PatchServer, Progress, Reboot, Task, TaskResult, TaskState, WaitingFor,
-    WaveCounts,
+    Batch, BatchState, BatchWave, BatchWaveState, CreateBatch, Decision, HaltCode, HealthProblem,
+    NewerVersion, Origin, PackageChange, PatchServer, Progress, Reboot, Task, TaskHealth,
+    TaskResult, TaskState, WaitingFor, WaveCounts, WaveHealth,
 };
 pub use credentials::{
     ApiKey, CreateApiKey, CreateEnrollmentToken, CreatedApiKey, CreatedEnrollmentToken,

@@ -2,7 +2,7 @@
 //! request of a single server.
 
 use serde::{Deserialize, Serialize};
-use vocab::{PackageName, PackagePattern, Portion, RebootPolicy, Wave};
+use vocab::{HealthMode, PackageName, PackagePattern, Portion, RebootPolicy, Wave};
 
 /// Adds the same option fields to each request body that has them. (`serde(flatten)` would do
 /// the same, but cannot reject unknown fields.)
@@ -63,6 +63,15 @@ macro_rules! with_options {
             /// `canary` or at least two waves.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub pin_versions: Option<bool>,
+            /// What the batch does about the health of its servers: `off`, `report` (measured and
+            /// shown), or `gate` (a wave passes only if it is healthy).
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[cfg_attr(feature = "openapi", schema(value_type = Option<vocab::HealthMode>))]
+            pub health: Option<String>,
+            /// Number or percentage (rounded down) of the servers of each wave that may become
+            /// unhealthy before the batch halts. Only with `gate`.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub max_unhealthy: Option<vocab::Portion>,
             /// Report what would be installed, without changing anything.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub dry_run: Option<bool>,
@@ -121,6 +130,8 @@ macro_rules! takes_options {
                     window_minutes: self.window_minutes,
                     override_freeze: self.override_freeze.clone(),
                     pin_versions: self.pin_versions,
+                    health: self.health.clone(),
+                    max_unhealthy: self.max_unhealthy,
                     dry_run: self.dry_run,
                 }
             }
@@ -160,6 +171,16 @@ pub struct Options {
     /// Whether later waves install exactly the versions that the first wave installed.
     #[serde(default)]
     pub pin_versions: bool,
+    /// What the batch does about the health of its servers.
+    #[serde(default)]
+    pub health: HealthMode,
+    /// Number or percentage (rounded down) of the servers of each wave that may become unhealthy.
+    #[serde(default = "none_unhealthy")]
+    pub max_unhealthy: Portion,
     /// Report what would be installed, without changing anything.
     pub dry_run: bool,
+}
+
+fn none_unhealthy() -> Portion {
+    Portion::Count(0)
 }

@@ -59,7 +59,8 @@ fn options() -> Value {
         "stagger_minutes": 0, "max_parallel": null, "canary": 0, "max_failures": "5%",
         "waves": [{"size": "10%", "soak_minutes": 60, "approval": false},
             {"size": null, "soak_minutes": 0, "approval": true}],
-        "override_freeze": null, "pin_versions": true, "window_minutes": null, "dry_run": false})
+        "override_freeze": null, "pin_versions": true, "health": "gate", "max_unhealthy": "5%",
+        "window_minutes": null, "dry_run": false})
 }
 
 fn progress() -> Value {
@@ -89,7 +90,7 @@ fn schedule_and_run_match_api_field_names() {
     assert_eq!(
         names(&schedule["options"]),
         sorted(
-            "packages exclude security_only reboot stagger_minutes max_parallel canary waves max_failures window_minutes override_freeze pin_versions dry_run"
+            "packages exclude security_only reboot stagger_minutes max_parallel canary waves max_failures window_minutes override_freeze pin_versions health max_unhealthy dry_run"
         )
     );
     assert_round_trip::<Schedule>(schedule);
@@ -102,22 +103,29 @@ fn schedule_and_run_match_api_field_names() {
 
 #[test]
 fn batch_matches_api_field_names() {
-    let result = json!({"packages": [{"name": "bash", "from": "5.1", "to": "5.2"}],
-        "reboot": {"needed": true, "done": false, "seconds": null}, "duration": 12, "exit": 100,
-        "failure_code": "pkg_lock_timeout", "message": "held by unattended-upgrades",
-        "set_aside": ["/etc/bash.bashrc.dpkg-dist"], "restarted": [], "notes": [],
-        "newer_available": [{"name": "bash", "pinned": "5.2", "available": "5.3"}],
-        "log": "/v1/batches/bat_01jcqk3m8ye0fr5cq0k6s8v2xw/tasks/tsk_01jcqk3m8ye0fr5cq0k6s8v2xw/log"});
-    let batch = json!({"id": "bat_01jcqk3m8ye0fr5cq0k6s8v2xw", "state": "completed_with_errors",
-        "name": "Security updates · production", "halt_reason": null, "origin": "api", "started_by": "key_01jcqk3m8ye0fr5cq0k6s8v2xw",
-        "schedule_id": null, "run_id": null, "options": options(), "progress": progress(),
-        "waves": [{"number": 1, "size": 1, "state": "soaking", "soak_minutes": 60,
+    let health = json!({"state": "degraded", "problems": [{"kind": "unit_failed",
+        "name": "nginx.service", "description": "nginx.service failed"}], "not_measured": null,
+        "after_change": true, "after_soak": false, "reported_at": "2026-11-15T04:00:00Z"});
+    let wave = json!({"number": 1, "size": 1, "state": "soaking", "soak_minutes": 60,
             "soak_until": "2026-11-15T05:00:00Z", "approval": true, "approved_by": "usr_1",
             "approved_at": "2026-11-15T04:00:00Z", "comment": "ok", "servers": {"in_progress": 0,
-                "succeeded": 0, "no_change": 0, "failed": 1, "skipped": 0}}],
+                "succeeded": 0, "no_change": 0, "failed": 1, "skipped": 0},
+            "health": {"healthy": 0, "degraded": 1, "not_measured": 0, "unknown": 0},
+            "max_unhealthy": 0});
+    let result = json!({"packages": [{"name": "bash", "from": "5.1", "to": "5.2"}],
+                "reboot": {"needed": true, "done": false, "seconds": null}, "duration": 12, "exit": 100,
+                "failure_code": "pkg_lock_timeout", "message": "held by unattended-upgrades",
+                "set_aside": ["/etc/bash.bashrc.dpkg-dist"], "restarted": [], "notes": [],
+                "newer_available": [{"name": "bash", "pinned": "5.2", "available": "5.3"}],
+                "log": "/v1/batches/bat_01jcqk3m8ye0fr5cq0k6s8v2xw/tasks/tsk_01jcqk3m8ye0fr5cq0k6s8v2xw/log"});
+    let batch = json!({"id": "bat_01jcqk3m8ye0fr5cq0k6s8v2xw", "state": "completed_with_errors",
+        "name": "Security updates · production", "halt_reason": null, "halt_code": "health_degraded", "origin": "api", "started_by": "key_01jcqk3m8ye0fr5cq0k6s8v2xw",
+        "schedule_id": null, "run_id": null, "options": options(), "progress": progress(),
+        "waves": [wave],
         "created_at": "2026-11-15T04:00:00Z", "started_at": null, "finished_at": null,
         "results": [{"id": "tsk_01jcqk3m8ye0fr5cq0k6s8v2xw", "server_id": "srv_01jcqk3m8ye0fr5cq0k6s8v2xw",
             "hostname": "web-1", "display_name": null, "state": "failed", "waiting_for": null, "wave": 1, "deadline_at": null,
+            "health": health,
             "started_at": null, "finished_at": null,
             "result": result}]});
     assert_round_trip::<Batch>(batch);

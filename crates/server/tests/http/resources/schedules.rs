@@ -50,7 +50,7 @@ async fn schedule_is_created_read_replaced_and_deleted(service: &Service) {
         json!({"packages": [], "exclude": [], "security_only": true,
         "reboot": "if_required", "stagger_minutes": 5, "max_parallel": null, "canary": 0,
         "waves": [], "max_failures": null, "window_minutes": null, "override_freeze": null,
-        "pin_versions": false, "dry_run": false})
+        "pin_versions": false, "health": "report", "max_unhealthy": 0, "dry_run": false})
     );
     let read = service.get(&path).await.is(200);
     assert_eq!((read.json(), read.header("etag")), (schedule, etag.as_str()));

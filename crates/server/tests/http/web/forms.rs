@@ -43,6 +43,8 @@ async fn rejected_schedule_shows_all_errors_at_their_fields(service: &Service) {
         ("reboot", "sometimes"),
         ("canary", "101%"),
         ("max_failures", "0"),
+        ("health", "sometimes"),
+        ("max_unhealthy", "some"),
         ("max_parallel", "many"),
         ("stagger_minutes", "1441"),
         ("window_minutes", "0"),
@@ -63,12 +65,14 @@ async fn rejected_schedule_shows_all_errors_at_their_fields(service: &Service) {
             "reboot",
             "canary",
             "max_failures",
+            "health",
+            "max_unhealthy",
             "max_parallel",
             "stagger_minutes",
             "window_minutes",
         ],
     );
-    assert!(page.contains("Not saved: check 15 fields."), "{page}");
+    assert!(page.contains("Not saved: check 17 fields."), "{page}");
     for kept in ["kept", "25:00", "Mars/Olympus", "a b", "nobody", "many", "1441", "101%"] {
         assert!(page.contains(&format!("value=\"{kept}\"")), "{kept} is lost: {page}");
     }

@@ -102,6 +102,8 @@ async fn start_with_any_field_changed_since_the_preview_is_rejected(service: &Se
         ("window_minutes", ""),
         ("override_freeze", "CVE-2026-1"),
         ("pin_versions", "true"),
+        ("health", "off"),
+        ("max_unhealthy", "9"),
         ("dry_run", ""),
     ] {
         attacks.push((name, with(&form, name, value)));
@@ -129,7 +131,8 @@ async fn start_with_any_field_changed_since_the_preview_is_rejected(service: &Se
         created[0]["options"],
         json!({"packages": ["openssl"], "exclude": ["linux-*"], "security_only": false,
         "reboot": "never", "stagger_minutes": 5, "max_parallel": 1, "canary": 2, "max_failures": 1,
-        "waves": [], "window_minutes": 60, "override_freeze": null, "pin_versions": false, "dry_run": true})
+        "waves": [], "window_minutes": 60, "override_freeze": null, "pin_versions": false,
+        "health": "report", "max_unhealthy": 0, "dry_run": true})
     );
     // A used token starts nothing more, even with an additional field that is ignored.
     let total = service.get("/v1/batches").await.is(200).json()["meta"]["total"].clone();
