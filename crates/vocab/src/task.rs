@@ -67,10 +67,12 @@ words! {
     }
 
     /// What a rollout does about the health of its servers.
+    #[derive(Default)]
     HealthMode ("a health mode") {
         /// Not measured.
         Off = "off",
         /// Measured and shown.
+        #[default]
         Report = "report",
         /// A wave passes only if its servers are healthy.
         Gate = "gate",
@@ -100,12 +102,6 @@ words! {
         BootIncomplete = "boot_incomplete",
         /// A problem of a kind that this version does not know, reported by a newer agent.
         Other = "other",
-    }
-}
-
-impl Default for HealthMode {
-    fn default() -> Self {
-        Self::Report
     }
 }
 

@@ -2,6 +2,7 @@
 //! it. `domain::rollout` decides what a report means; the planner reads the result.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use async_recursion::async_recursion as boxed;
 use domain::rollout::{HealthMeasurement, HealthProblem, TaskHealth};
@@ -59,10 +60,10 @@ pub async fn store_watch_reports(tx: &mut Tx, reports: &[WatchReport<'_>]) -> st
             continue;
         };
         let id = task.rollout_id;
-        if !heads.contains_key(&id) {
-            heads.insert(id, rollouts::load(tx, id).await?);
-        }
-        let row = &heads[&id];
+        let row = match heads.entry(id) {
+            Entry::Occupied(loaded) => &*loaded.into_mut(),
+            Entry::Vacant(slot) => &*slot.insert(rollouts::load(tx, id).await?),
+        };
         if row.org_id != reporter.org {
             continue;
         }
