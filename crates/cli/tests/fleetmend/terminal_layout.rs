@@ -109,6 +109,8 @@ openssh              7.25.1-7         7.25.1-7+deb12u1      yes             1
 rng-tools            11.23.3-1        11.23.3-1+deb12u1     yes             1
 systemd              1:11.26.15-4     1:11.26.15-4+deb12u1  yes             1
 
+Reboots: 0 certain, 1 if the updates require it.
+
 Patch 1 server? [y/N] fleetmend: canceled; nothing was changed
 ";
 

@@ -433,7 +433,8 @@ async fn to_preview(
     Ok(Preview {
         waves,
         // Rounded up: a batch takes no less than a minute.
-        expected_minutes: expected.map(|span| span.as_secs().unsigned_abs().div_ceil(60)),
+        expected_minutes: expected
+            .map(|span| span.as_secs().unsigned_abs().div_ceil(60).max(u64::from(seen.total > 0))),
         reboots: PreviewReboots { certain: reboots(Some(true)), possible: reboots(None) },
         freezes: by_freeze.into_values().collect(),
         options: convert::options(options),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use wire::v1::{Preview, PreviewServer, RebootOutlook};
+use wire::v1::{Preview, PreviewReboots, PreviewServer, RebootOutlook};
 
 use crate::operator::table::{
     Cell, Screen, Tone, empty_cell, escape_cell, full_column, optional_cell, optional_column,
@@ -61,16 +61,17 @@ fn plan(preview: &Preview, screen: &Screen) -> String {
             text += "Later waves install exactly the versions of the first one.\n";
         }
     }
+    let mut outlook = String::new();
     let reboots = preview.reboots;
     if reboots.certain + reboots.possible > 0 {
-        text += &format!(
-            "\nReboots: {} for sure, {} if the updates require it.\n",
-            reboots.certain, reboots.possible
-        );
+        let PreviewReboots { certain, possible } = reboots;
+        outlook += &format!("Reboots: {certain} certain, {possible} if the updates require it.\n");
     }
     if let Some(minutes) = preview.expected_minutes {
-        let minutes = pluralize(minutes, "minute", "minutes");
-        text += &format!("Expected duration, from past batches: {minutes}.\n");
+        outlook += &format!("Expected duration: {minutes} min (from past batches)\n");
+    }
+    if !outlook.is_empty() {
+        text += &format!("\n{outlook}");
     }
     for freeze in &preview.freezes {
         let until = screen.time(freeze.ends_at);
