@@ -66,6 +66,7 @@ const UNAUDITED: &[(&str, &str, &str)] = &[
     ("service/src/idempotency.rs", "claim", BOOKKEEPING),
     ("service/src/idempotency.rs", "finish", BOOKKEEPING),
     ("service/src/idempotency.rs", "release_abandoned", BOOKKEEPING),
+    ("service/src/projections/compliance.rs", "begin", FROM_ELSEWHERE),
     ("service/src/projections/findings/changeset.rs", "tx", FROM_ELSEWHERE),
     ("service/src/projections/patches/mod.rs", "rebuild_from", FROM_ELSEWHERE),
     ("service/src/projections/patches/mod.rs", "correct_security_counts", FROM_ELSEWHERE),
