@@ -129,10 +129,25 @@ fn cluster() -> Option<String> {
     None
 }
 
+/// How often a statement is tried again after a checkpoint failed.
+const CHECKPOINT_TRIES: u32 = 5;
+
 fn database_url(cluster: &str, database: &str) -> String {
     PgConnectOptions::from_str(cluster).unwrap().database(database).to_url_lossy().to_string()
 }
 
+/// Creating and dropping a database needs a checkpoint, which PostgreSQL refuses if the files of
+/// another database vanish at the same moment, because another test drops it.
 async fn run(admin: &mut PgConnection, sql: String) {
+    for _ in 0..CHECKPOINT_TRIES {
+        match admin.execute(AssertSqlSafe(sql.clone())).await {
+            Err(sqlx::Error::Database(error))
+                if error.message().contains("checkpoint request failed") => {}
+            done => {
+                done.unwrap();
+                return;
+            }
+        }
+    }
     admin.execute(AssertSqlSafe(sql)).await.unwrap();
 }

@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn navigation_lists_only_permitted_pages() {
         let names = |role| frame(role).nav().iter().map(|item| item.name).collect::<Vec<_>>();
-        assert_eq!(names(Role::Admin).len(), 8);
+        assert_eq!(names(Role::Admin).len(), 9);
         assert!(!names(Role::Operator).contains(&"Settings"));
     }
 
