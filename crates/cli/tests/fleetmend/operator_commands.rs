@@ -148,8 +148,9 @@ fn normalize(text: &str) -> String {
     let mut settled = String::new();
     for line in strip_escapes(text).lines() {
         let cells: Vec<String> = line.split('\t').map(normalize_cell).collect();
-        // Whether a server is still waiting depends on timing.
-        settled += cells.join("\t").replace(", 1 waiting", "").trim_end();
+        // Whether a batch has started, and a server is still waiting, depends on timing.
+        let line = cells.join("\t").replace("bat_ID: running for", "bat_ID: scheduled for");
+        settled += line.replace(", 1 waiting", "").trim_end();
         settled.push('\n');
     }
     settled

@@ -187,6 +187,7 @@ canary\t0
 waves\t-
 max parallel\t-
 max failures\t-
+health\treport
 window\t-
 last run\t-
 
