@@ -64,6 +64,10 @@ PENDING = [
     if package["available_version"]
 ]
 PATCHES = [patch["package_name"] for patch in request_json("/v1/patches?limit=500")["data"]]
+# A policy, for operations that need an existing one.
+RULES = [{"match": {"severity": "critical"}, "within_days": 7}]
+POLICY = request_json("/v1/policies", {"name": "contract", "targets": {"all": True}, "rules": RULES})["id"]
+POLICY_ID = re.compile(r"pol_[0-7][0-9a-hjkmnp-tv-z]{25}")
 # Webhooks of a receiver that does not exist: nothing is sent anywhere.
 RECEIVER = "http://127.0.0.1:1/hook"
 WEBHOOK = request_json("/v1/webhooks", {"name": "contract", "url": RECEIVER, "types": ["webhook.*"]})["id"]
@@ -180,6 +184,10 @@ def before_call(context, case, kwargs):
         # A generated version would return 412 for every request.
         headers["If-Match"] = "*"
     query = case.query or {}
+    if POLICY_ID.fullmatch(str(query.get("policy"))) and next_count("policy") % 2 == 0:
+        query["policy"] = POLICY
+    if case.method == "GET" and POLICY_ID.fullmatch(str(path.get("policy_id"))) and next_count("policy_id") % 2 == 0:
+        path["policy_id"] = POLICY
     if isinstance(query.get("server_id"), str) and SERVER_ID.fullmatch(query["server_id"]):
         query["server_id"] = existing_server(query["server_id"], KEPT)
     body = case.body if isinstance(case.body, dict) else {}

@@ -205,6 +205,8 @@ fn example_for_field(context: FieldContext<'_>) -> Option<Value> {
         ("ApiKey" | "EnrollmentToken" | "Suppression", "expires_at") => {
             json!("2027-11-15T04:00:00Z")
         }
+        ("Forecast", "from") => json!("2026-11-15T04:00:00Z"),
+        ("Forecast", "until") => json!("2026-12-15T04:00:00Z"),
         ("ForecastDay", "date") => json!("2026-11-16"),
         ("ForecastDay", "runs" | "skipped") => json!(1),
         ("ForecastDay", "reboots" | "possible_reboots" | "patched") => json!(12),

@@ -113,7 +113,7 @@ pub fn document() -> Value {
                 _ => None,
             };
             let takes_body = operation.get("requestBody").is_some();
-            let names_something = path.contains('{') || has_server_id(operation);
+            let names_something = path.contains('{') || has_id_parameter(operation);
             let about = Operation { method, path, role, takes_body, has_id: names_something };
             complete_operation(operation, &about);
             examples::add_to_operation(operation, path, &schemas);
@@ -134,9 +134,12 @@ fn remove_unused_responses(document: &mut Value) {
     }
 }
 
-fn has_server_id(operation: &Value) -> bool {
+/// Whether a parameter of the query names something that must exist.
+fn has_id_parameter(operation: &Value) -> bool {
     let parameters = operation["parameters"].as_array().into_iter().flatten();
-    parameters.into_iter().any(|parameter| parameter["name"] == "server_id")
+    parameters
+        .into_iter()
+        .any(|parameter| parameter["name"] == "server_id" || parameter["name"] == "policy")
 }
 
 fn add_info(document: &mut Value) {
