@@ -64,6 +64,19 @@ PENDING = [
     if package["available_version"]
 ]
 PATCHES = [patch["package_name"] for patch in request_json("/v1/patches?limit=500")["data"]]
+
+
+def exposed_servers():
+    """Return servers with a CVE that affects each. Findings are matched a moment after the scan."""
+    for _ in range(300):
+        found = [(server, cve["id"]) for server in KEPT for cve in request_json(f"/v1/servers/{server}")["cves"]]
+        if found:
+            return found
+        time.sleep(0.1)
+    raise AssertionError("no server has a CVE")
+
+
+EXPOSED = exposed_servers()
 # A policy, for operations that need an existing one.
 RULES = [{"match": {"severity": "critical"}, "within_days": 7}]
 POLICY = request_json("/v1/policies", {"name": "contract", "targets": {"all": True}, "rules": RULES})["id"]
@@ -171,6 +184,8 @@ def before_call(context, case, kwargs):
         path["package_name"] = PATCHES[zlib.crc32(path["package_name"].encode()) % len(PATCHES)]
     if operation == "explain_update" and next_count(operation) % 2 == 0:
         path["server_id"], path["package_name"] = PENDING[CALLS[operation] % len(PENDING)]
+    if operation == "explain_cve" and next_count(operation) % 2 == 0:
+        path["server_id"], path["cve_id"] = EXPOSED[CALLS[operation] % len(EXPOSED)]
     if path.get("api_key_id") == OWN_KEY_ID and case.method == "DELETE":
         # Our own key must not be revoked.
         path["api_key_id"] = OWN_KEY_ID[:-1] + ("0" if OWN_KEY_ID[-1] != "0" else "1")

@@ -356,12 +356,14 @@ pub fn compliance_trend(row: &Compliance) -> String {
         .trend
         .iter()
         .enumerate()
-        .map(|(place, day)| format!("{},{}", 90 - row.trend.len() + place, 21 - share(day) / 5))
+        .map(|(place, day)| {
+            format!("{},{}", (90 + place).saturating_sub(row.trend.len()), 21 - share(day) / 5)
+        })
         .collect();
     format!(
         "<svg class=\"spark\" width=\"90\" height=\"22\" viewBox=\"0 0 90 22\" role=\"img\" \
          aria-label=\"{label}\"><polyline points=\"{}\" fill=\"none\" stroke=\"currentColor\"/></svg> \
-         <span class=\"dim\">{} %</span>",
+         <span class=\"dim\">{}\u{a0}%</span>",
         points.join(" "),
         share(last)
     )
